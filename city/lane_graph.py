@@ -57,6 +57,23 @@ class LaneGraph:
                     paths.append((before, distance_m, share_before, (*path, before)))
         return list(found.values())
 
+    def downstream(self, lane: str, reach_m: float) -> list[tuple[str, float, float]]:
+        """(lane, distance of its begin, share of the vehicles that go there), from the begin of `lane` to the next
+        signal; that lane first, the others as far as they begin within `reach_m`."""
+        found: dict[str, tuple[float, float]] = {}
+        paths: list[tuple[str, float, float]] = [(lane, 0.0, 1.0)]
+        while paths:
+            current, begin_m, share = paths.pop()
+            if current in found:
+                continue
+            found[current] = begin_m, share
+            end_m = begin_m + self.length_m[current]
+            following = sorted(self.following.get(current, ()))
+            for ahead in following if end_m < reach_m and share / len(following) > MIN_SHARE else ():
+                if current in self.unsignalled_before.get(ahead, ()):
+                    paths.append((ahead, end_m, share / len(following)))
+        return [(current, begin_m, share) for current, (begin_m, share) in found.items()]
+
     def behind(self, lane: str, reach_m: float) -> dict[str, float]:
         """The lanes within `reach_m` upstream of the end of a lane, without it, up to the next signal, nearest first.
 

@@ -17,11 +17,11 @@ class JunctionPolicies:
 
     def __init__(self, contracts: Sequence[pb.PolicyContract], policy: Path) -> None:
         """Read the policy's file. Raises InputError. `contracts`: of the street dialect."""
-        networks, _ = phase_networks.load(policy)
-        self._networks = {name: array.astype(np.float64) for name, array in networks.items()}
+        network, _ = phase_networks.load(policy)
+        self._network = {name: array.astype(np.float64) for name, array in network.items()}
         junctions = [Junction.of_contract(c) for c in contracts]
         self._junctions = Padded.of(junctions)
-        steps = [PhaseCompetition(networks, junction) for junction in junctions]
+        steps = [PhaseCompetition(network, junction) for junction in junctions]
         columns = [step.fleet_columns(steps) for step in steps]
         self._columns = {c.tl: (row, columns[row]) for row, c in enumerate(contracts)}
         """By TL, its row of the junctions, and the columns of its observation that make a padded one
@@ -38,5 +38,5 @@ class JunctionPolicies:
             row, columns = self._columns[tl]
             rows.append(row)
             x.append(np.append(observation, 0.0)[columns])
-        actions = logits(self._networks, self._junctions.take(np.array(rows)), np.array(x)).argmax(1)
+        actions = logits(self._network, self._junctions.take(np.array(rows)), np.array(x)).argmax(1)
         return {tl: Answer(np.array([action], np.float64)) for tl, action in zip(observations, actions, strict=True)}

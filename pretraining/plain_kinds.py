@@ -31,7 +31,7 @@ LEVELS = (0.3, 0.6, 0.9)
 """Demand, as shares of capacity."""
 ALL_RED = (None, 0.0)
 """`all_red_s` of [safety]: the default, and none."""
-SATURATION_VEHICLES_H, YIELDING_LEFT, CYCLE_S, CHANGE_S = 1800.0, 2.0, 90.0, 4.0
+SATURATION_VEHICLES_H, YIELDING_LEFT, CYCLE_S, CHANGE_S = 1800.0, 4.0, 90.0, 4.0
 END_S = 1200
 LEG_M = 400.0
 SPEED_MPS = 13.89
@@ -205,7 +205,10 @@ def _grid(lanes: int) -> tuple[list[str], list[str]]:
 def _programs(net: sumolib.net.Net, kind: Kind) -> str:
     """The program of signal C in which two opposite legs' left turns have greens of their own."""
     links = sorted(net.getTLS("C").getConnections(), key=lambda link: link[2])
-    turns = [(incoming.getEdge().getID(), _turn(incoming, outgoing)) for incoming, outgoing, _ in links]
+    # an edge with a pocket is cut in two
+    turns = [
+        (incoming.getEdge().getID().partition(".")[0], _turn(incoming, outgoing)) for incoming, outgoing, _ in links
+    ]
     phases = []
     for axis in ({"A0-C", "A2-C"}, {"A1-C", "A3-C"}):
         ahead = "".join("G" if edge in axis and turn not in LEFT else "r" for edge, turn in turns)

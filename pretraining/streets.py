@@ -23,7 +23,7 @@ SUMOCFG, CITY_TOML = "street.sumocfg", "city.toml"
 """Names of the configuration in a street's folder, and of a description of its own."""
 INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
 MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
-PATH_RED_SHARE = 0.4
+PATH_RED_SHARE = 0.5
 """Share of the streets with an all-red by the junction's size, as the controller has by default; none on the others."""
 MAX_KEPT_DEMANDS = 200
 MAX_STANDING_S = 60.0

@@ -184,7 +184,7 @@ class StreetsTrainer:
                         self._save(self._state)
                     self._log.show()
         sharpness = settings.ppo.sharpness(1.0)
-        policy_file.save(settings.policy_file, self._learner.arrays, sharpness, {"training": [settings.description]})
+        policy_file.save(settings.policy_file, self._learner.arrays, sharpness, settings.description)
         return settings.policy_file
 
     def _clone(self) -> str:

@@ -18,24 +18,26 @@ REACH_M = 300.0
 NEAR_M, MIDDLE_M = 50.0, 150.0
 """Bounds of the vehicle counts by distance."""
 HALTING_MPS = 0.3
+FIRST_M = 15.0
+"""The first vehicle of a lane waits at the stop line if it is nearer than this."""
 BLOCKING_MPS, BLOCKING_M = 2.0, 25.0
-"""A vehicle slower than this on the first metres of an exit lane blocks it."""
+"""A vehicle slower than this on the first metres of an exit blocks it."""
+EXIT_M = 100.0
+"""An exit is its lane, and the lanes that follow within this distance before the next signal."""
 SOON_S, LATER_S = 5.0, 12.0
 """Bounds of the times until moving vehicles arrive."""
 VEHICLE_M = 7.5
 """Room that a vehicle takes in a queue."""
 FEATURES = (
     "halting", "vehicles_near", "vehicles_middle", "vehicles_far", "arriving_soon", "arriving_later", "lost_time",
-    "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "longest_red", "exit_occupancy",
-    "exit_queue",
-    "exit_blocked",
+    "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "first_wait", "exit_occupancy",
+    "exit_queue", "exit_blocked",
 )  # fmt: skip
 """Names of the features of an incoming lane, in order (docs/reference/dialects.md has their units). Rename a
 feature if its meaning changes: old weights and contracts are then refused."""
-RED = FEATURES.index("longest_red")
 MAX_OCCUPANCY, MAX_EXIT_OCCUPANCY = 1.5, 1.2
-MAX_RED_S = 3600.0
-"""A time without green is counted up to here; it is infinite for a lane that no green serves."""
+LONGEST_RED_S = 3600.0
+"""A time without green is counted up to here."""
 
 
 class ApproachFeatures:
@@ -50,8 +52,6 @@ class ApproachFeatures:
         for lane in read:
             self._length_m[lane_row[lane.lane_id]] = max(lane.length_m, 0.1)
             self._limit_mps[lane_row[lane.lane_id]] = max(lane.limit_mps, 0.1)
-        # of a short lane, only whole vehicles count: two fill one of 21 m
-        self._capacity = np.maximum(np.floor(self._length_m / VEHICLE_M), 1.0)
         # an entry is an upstream lane of an approach; those of a lane follow one another
         entries = sorted(
             (lane_row[lane.lane_id], k, lane.distance_m, lane.share)
@@ -65,15 +65,23 @@ class ApproachFeatures:
         self._first = np.cumsum(self._count) - self._count
         """By lane, the number of its entries and the first of them."""
         self._reach_m = np.maximum(np.array([_reach_m(approach) for approach in approaches]), 0.1)
-        exits = [(k, lane_row[lane.lane_id], lane.share) for k, a in enumerate(approaches) for lane in a.exits]
+        exits = [
+            (k, lane_row[lane.lane_id], lane.share, lane.distance_m)
+            for k, a in enumerate(approaches)
+            for lane in a.exits
+        ]
         self._exit_approach, self._exit_row = _rows(e[0] for e in exits), _rows(e[1] for e in exits)
-        self._exit_share = np.array([e[2] for e in exits])
+        self._exit_share, self._exit_begin_m = (np.array([e[column] for e in exits]) for column in (2, 3))
+        # the lanes of an exit follow one another, the first one from 0 m
+        self._exit = np.cumsum(self._exit_begin_m == 0) - 1
+        self._approach_of_exit = self._exit_approach[self._exit_begin_m == 0]
+        # of short exits, only whole vehicles count: two fill one of 21 m
+        exits_m = np.bincount(self._exit_approach, self._exit_share * self._length_m[self._exit_row], self.size)
+        self._exit_capacity = np.maximum(np.floor(exits_m / VEHICLE_M), 1.0)
 
-    def compute(self, vehicles: VehicleReadings, red_s: Floats) -> NDArray[np.float32]:
-        """float32 [approaches, features]. `red_s`: [approaches], the longest time of a link of each lane without green,
-        s."""
+    def compute(self, vehicles: VehicleReadings) -> NDArray[np.float32]:
+        """float32 [approaches, features]."""
         out = np.zeros((self.size, len(FEATURES)), np.float32)
-        out[:, RED] = np.minimum(red_s, MAX_RED_S)
         out[:, FEATURES.index("nearest")] = REACH_M
         if len(vehicles.row):
             self._write_upstream(out, vehicles)
@@ -101,9 +109,11 @@ class ApproachFeatures:
         in_middle = share * (distance_m < MIDDLE_M)
         count = total(share)
         is_own = share > MIN_SHARE * 3  # a rare turn from afar sets neither the longest wait nor the nearest vehicle
-        longest_s, nearest_m = np.zeros(self.size), np.full(self.size, REACH_M)
+        longest_s, first_s, nearest_m = np.zeros(self.size), np.zeros(self.size), np.full(self.size, REACH_M)
         np.maximum.at(longest_s, approach[is_own], waiting_s[is_own])
         np.minimum.at(nearest_m, approach[is_own], distance_m[is_own])
+        is_first = is_own & (distance_m < FIRST_M) & (distance_m <= nearest_m[approach])
+        np.maximum.at(first_s, approach[is_first], waiting_s[is_first])
         columns = {
             "halting": total(share * is_halting),
             "vehicles_near": total(share * (distance_m < NEAR_M)),
@@ -117,24 +127,25 @@ class ApproachFeatures:
             "total_wait": total(share * waiting_s),
             "occupancy": np.minimum(count * VEHICLE_M / self._reach_m, MAX_OCCUPANCY),
             "nearest": nearest_m,
+            "first_wait": first_s,
         }
         for name, values in columns.items():
             out[:, FEATURES.index(name)] = values
 
     def _write_exits(self, out: NDArray[np.float32], vehicles: VehicleReadings) -> None:
-        lanes = len(self._length_m)
-        is_halting = vehicles.speed_mps < HALTING_MPS
-        blocks = (vehicles.position_m < BLOCKING_M) & (vehicles.speed_mps < BLOCKING_MPS)
-        by_lane = {
-            "exit_occupancy": np.minimum(
-                np.bincount(vehicles.row, minlength=lanes) / self._capacity, MAX_EXIT_OCCUPANCY
-            ),
-            "exit_queue": np.minimum(np.bincount(vehicles.row, is_halting, lanes) / self._capacity, MAX_EXIT_OCCUPANCY),
-            "exit_blocked": np.bincount(vehicles.row, blocks, lanes) > 0,
-        }
-        for name, values in by_lane.items():
-            weights = self._exit_share * values[self._exit_row]
-            out[:, FEATURES.index(name)] = np.bincount(self._exit_approach, weights, self.size)
+        lanes, row = len(self._length_m), self._exit_row
+        is_halting, is_slow = vehicles.speed_mps < HALTING_MPS, vehicles.speed_mps < BLOCKING_MPS
+        last_m = np.full(lanes, np.inf)
+        np.minimum.at(last_m, vehicles.row[is_slow], vehicles.position_m[is_slow])
+        blocked = self._exit_share * (self._exit_begin_m + last_m[row] < BLOCKING_M)
+        by_exit = np.zeros(len(self._approach_of_exit))
+        np.maximum.at(by_exit, self._exit, blocked)
+        counts = {"exit_occupancy": None, "exit_queue": is_halting.astype(np.float64)}
+        for name, weights in counts.items():
+            count = np.bincount(vehicles.row, weights, lanes)[row] * self._exit_share
+            share = np.bincount(self._exit_approach, count, self.size) / self._exit_capacity
+            out[:, FEATURES.index(name)] = np.minimum(share, MAX_EXIT_OCCUPANCY)
+        out[:, FEATURES.index("exit_blocked")] = np.bincount(self._approach_of_exit, by_exit, self.size)
 
 
 def _reach_m(approach: pb.Approach) -> float:

@@ -1,7 +1,11 @@
 """A network that scores every green of a junction from what is on its lanes: one set of weights for any junction.
 
-With x_i the features of incoming lane i, G_pi and g_pi the shares of its links that green p shows G and g, and s_p the
-features of green p:
+What a green can move on a lane depends on the link that the lane's first vehicle waits for, which no detector sees. A
+green that the vehicle stood through for STOOD_S does not serve it, so none of the lane's links that this green shows G
+is its link; unless no other link is left, as before a full exit. The shares of a lane are those of the links that are
+left: G_pi shown G by green p, g_pi shown g.
+
+With x_i the features of incoming lane i and s_p those of green p:
 
     f_i     = ReLU(W2 ReLU(W1 x_i + b1) + b2)                               every lane
     e_p     = ReLU(W3 [sum_i G_pi f_i | sum_i g_pi f_i | sum_i d_pi f_i | s_p] + b3)    every green; d_pi: 1 if green p
@@ -10,27 +14,16 @@ features of green p:
     c       = [e of the current green | mean_p e_p | max_p e_p | sum_i f_i / 4]         the junction
     score_p = W5 ReLU(W4 [e_p | c] + b4) + b5
 
-The logits are the sum of the networks' log-probabilities, if there are several. Four rules come after the networks:
+Two rules come after the network, in training too:
 
-- Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line
-  would all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the
-  junction, or a roundabout, and move nothing.
-- A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, is served
-  next; of several, the one with the longest time. If the current green does not serve the lane, only the greens that
-  serve most of its links are left. If it does, and the lane does not move, only the next green in the order of the
-  program is left that serves a link which the current one does not: repeated, this reaches the link that waits. If the
-  lane moves, the rule does not apply. This rule has priority over the first one.
-- A green that has been shown for at least STUCK_S, with vehicles near its stop lines, is left if none of its lanes
-  moves now and a green that the other rules allow serves other lanes with vehicles near and room ahead; only such
-  greens remain. Otherwise two junctions would wait for each other for ever: the first vehicle of a lane may be headed
-  for a full exit while others are free.
-- A green without demand, which serves no lane with vehicles near or arriving soon, is not chosen while a green that the
-  other rules allow serves a lane with vehicles near and room ahead: with light traffic, a network may rest in such a
-  green.
+- A lane with halting vehicles, whose first vehicle's link has had no green for MAX_RED_S and that the current green does
+  not serve, is served next, unless its exits are full; of several, the one with the longest time.
+- A green that moves nothing is not chosen while another one moves something. A green moves a lane with vehicles near or
+  arriving soon whose exits are not full; the current green none whose first vehicle has stood for STOOD_S under it.
 
-A lane moves if its mean speed within 150 m is at least MIN_RELATIVE_SPEED of the limit.
+Exits of a lane are full if all of them are blocked and have little room.
 
-Lanes and greens are of any number: a fleet pads both.
+Lanes, links and greens are of any number: a fleet pads them.
 
 Phase competition: Zheng et al., Learning Phase Competition for Traffic Signal Control (CIKM 2019).
 """
@@ -38,7 +31,7 @@ Phase competition: Zheng et al., Learning Phase Competition for Traffic Signal C
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +39,7 @@ from numpy.typing import NDArray
 from export.actors.activations import Floats
 from export.actors.steps import SizeMismatch, Step, Weights
 from protos import policy_pb2 as pb
-from signals.approach_features import FEATURES, REACH_M
+from signals.approach_features import FEATURES, LONGEST_RED_S, REACH_M
 from signals.policy_signals import greens_of
 from signals.safety.conflicts import GREEN
 
@@ -56,6 +49,8 @@ Array = NDArray[Any]
 
 MAX_RED_S = 120.0
 """Time without green of a link after which its lane, with halting vehicles, is served next."""
+STOOD_S = 4.0
+"""Time for which the first vehicle of a lane stands under a green that does not serve it: others start sooner."""
 MIN_BLOCKED_SHARE, FULL_OCCUPANCY = (float(np.float32(bound)) for bound in (0.99, 0.8))
 """Exits are full if more than this share of them is blocked, and their occupancy is higher than this.
 
@@ -64,11 +59,8 @@ Rounded to float32, so that an evaluation in float64 decides the same at a bound
 """
 SHARE_TOLERANCE = 1e-3
 """Difference of two shares of a lane's links that are equal but for rounding."""
-STUCK_S, MIN_RELATIVE_SPEED = 20.0, float(np.float32(0.05))
-"""A green is left after this time, if the mean speed within 150 m on each of its lanes is less than this share of the
-limit."""
-MIN_LOG_PROBABILITY = -30.0
-"""Bound of a network's log-probabilities, so that no network of several forbids a green."""
+PADDING_SCORE = -1e9
+"""Score of a green that is padding."""
 MASKED_BELOW = 30.0
 """How far the logit of a green that must not be chosen is below the least of all others."""
 
@@ -77,23 +69,24 @@ _SCALES: dict[str, tuple[float, float]] = {
     "halting": (5, 12), "vehicles_near": (5, 12), "vehicles_middle": (5, 12), "vehicles_far": (5, 12),
     "arriving_soon": (3, 12), "arriving_later": (3, 12), "lost_time": (5, 12), "relative_speed": (1, 2),
     "longest_wait": (60, 3), "total_wait": (20, 3), "occupancy": (1, 1.5), "nearest": (REACH_M, 1),
-    "longest_red": (60, 4),
+    "first_wait": (60, 3),
     "exit_occupancy": (1, 1.2), "exit_queue": (1, 1.2), "exit_blocked": (1, 1),
 }  # fmt: skip
 SCALES = np.array([_SCALES[name][0] for name in FEATURES])
 CAPS = np.array([_SCALES[name][1] for name in FEATURES])
-HALTING, NEAR, RED, TOTAL_WAIT = (
-    FEATURES.index(name) for name in ("halting", "vehicles_near", "longest_red", "total_wait")
-)
-EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (
-    FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed")
-)
-SOON = FEATURES.index("arriving_soon")
+HALTING, NEAR, SOON, FIRST_WAIT, TOTAL_WAIT, EXIT_BLOCKED, EXIT_OCCUPANCY = (
+    FEATURES.index(name)
+    for name in (
+        "halting", "vehicles_near", "arriving_soon", "first_wait", "total_wait", "exit_blocked", "exit_occupancy",
+    )
+)  # fmt: skip
 GREEN_TIME_SCALE_S, GREEN_TIME_CAP, CHANGE_SCALE_S, GREENS_SCALE, INTERVAL_SCALE_S = 60.0, 3.0, 5.0, 4.0, 5.0
 LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
+RED_SCALE_S, RED_CAP = 60.0, 4.0
 
-LANE_INPUTS = len(FEATURES) + 4
-"""The lane's features, its shares of G and g now, speed limit and reach."""
+LANE_INPUTS = len(FEATURES) + 6
+"""The lane's features, the time without green of its links, whether it stands under the current green, its shares of G
+and g now, speed limit and reach."""
 GREEN_INPUTS = 6
 """Inputs of a green: whether it is the current one, its time, the time of the change to it, the share of the current
 green's lanes that it serves too, the number of greens, the decision interval."""
@@ -110,24 +103,23 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "score_kernel_2": (SCORE_UNITS, 1),
     "score_bias_2": (1,),
 }
-"""Weights of one network, in order."""
+"""Weights, in order."""
 
 
 @dataclass(frozen=True)
 class Junction:
-    """Constants of a junction with P greens and L incoming lanes; float32."""
+    """Constants of a junction with P greens, K links and L incoming lanes; float32."""
 
     protected: Float32s
-    """[P, L], the share of the lane's links that the green shows G."""
+    """[P, K], 1 for a link that the green shows G."""
     permissive: Float32s
-    """[P, L], the share that it shows g."""
+    """[P, K], 1 for a link that it shows g."""
+    links: Float32s
+    """[L, K], 1 for a link of the lane that some green serves; for any of its links if none does."""
     change: Float32s
     """[P, P], time of the change from the row's green to the column's, scaled."""
     kept: Float32s
     """[P, P], the share of the row's lanes that the column's green serves too."""
-    following: Float32s
-    """[P, L], index of the next green in turn that serves a link of the lane that the row's green does not; else its
-    own."""
     lanes: Float32s
     """[L, 2], speed limit and reach, scaled."""
     interval: Float32s
@@ -138,33 +130,38 @@ class Junction:
         """The junction of a contract of the street dialect."""
         signal = contract.signals[0]
         greens, approaches = greens_of(signal), signal.approaches
-        shares = [
-            np.array(
-                [[sum(g[k] == c for k in a.links) / max(len(a.links), 1) for a in approaches] for g in greens],
-                np.float32,
-            )
-            for c in "Gg"
-        ]
-        serves = (shares[0] + shares[1] > 0).astype(np.float64)
+        shown = np.array([list(green) for green in greens]).reshape(len(greens), -1)
+        is_served = np.isin(shown, list(GREEN)).any(0)
+        links = np.zeros((len(approaches), shown.shape[1]), np.float32)
+        for row, approach in zip(links, approaches, strict=True):
+            own = np.array(approach.links, np.intp)
+            row[own[is_served[own]] if is_served[own].any() else own] = 1
+        serves = (np.isin(shown, list(GREEN)).astype(np.float64) @ links.T > 0).astype(np.float64)
         reach_m = [
             sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in a.upstream) for a in approaches
         ]
         limit_mps = [next(lane.limit_mps for lane in a.upstream if lane.lane_id == a.lane_id) for a in approaches]
         lanes = np.array([limit_mps, reach_m]).T / (LIMIT_SCALE_MPS, REACH_M)
         return cls(
-            shares[0],
-            shares[1],
+            (shown == "G").astype(np.float32),
+            (shown == "g").astype(np.float32),
+            links,
             (np.array(signal.change_s).reshape(len(greens), len(greens)) / CHANGE_SCALE_S).astype(np.float32),
             (serves @ serves.T / np.maximum(serves.sum(1, keepdims=True), 1)).astype(np.float32),
-            np.array([[_following(greens, a.links, k) for a in approaches] for k in range(len(greens))], np.float32),
             lanes.astype(np.float32),
             np.array([contract.timing.decision_interval_s / INTERVAL_SCALE_S], np.float32),
         )
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(P, L, K)."""
+        return self.protected.shape[-2], self.links.shape[-2], self.links.shape[-1]
+
 
 @dataclass(frozen=True)
 class Padded(Junction):
-    """Junctions of a batch, padded to the most greens P and lanes L: arrays of Junction with a first axis, the row."""
+    """Junctions of a batch, padded to the most greens, lanes and links: arrays of Junction with a first axis, the
+    row."""
 
     green_mask: Float32s
     """[n, P], 1 for a green of the junction."""
@@ -172,12 +169,12 @@ class Padded(Junction):
     """[n, L]"""
 
     @classmethod
-    def of(cls, junctions: Sequence[Junction], greens: int = 0, lanes: int = 0) -> "Padded":
-        """Pad junctions, to at least `greens` greens and `lanes` lanes."""
-        p = max([greens, *(j.protected.shape[0] for j in junctions)])
-        m = max([lanes, *(j.protected.shape[1] for j in junctions)])
-        shapes = junction_shapes(p, m)
-        padded = {name: np.zeros((len(junctions), *shape), np.float32) for name, shape in shapes.items()}
+    def of(cls, junctions: Sequence[Junction]) -> "Padded":
+        """Pad junctions."""
+        sizes = np.max([junction.sizes for junction in junctions], 0).tolist()
+        padded = {
+            name: np.zeros((len(junctions), *shape), np.float32) for name, shape in junction_shapes(*sizes).items()
+        }
         for k, junction in enumerate(junctions):
             for name, values in _with_masks(junction).items():
                 padded[name][k][tuple(slice(size) for size in values.shape)] = values
@@ -187,31 +184,56 @@ class Padded(Junction):
         return Padded(**{name: array[rows] for name, array in vars(self).items()})
 
 
-def junction_shapes(greens: int, lanes: int) -> dict[str, tuple[int, ...]]:
+def junction_shapes(greens: int, lanes: int, links: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a junction's arrays, with its masks, by name."""
     return {
-        "protected": (greens, lanes), "permissive": (greens, lanes), "change": (greens, greens),
-        "kept": (greens, greens), "following": (greens, lanes), "lanes": (lanes, 2), "interval": (1,),
+        "protected": (greens, links), "permissive": (greens, links), "links": (lanes, links),
+        "change": (greens, greens), "kept": (greens, greens), "lanes": (lanes, 2), "interval": (1,),
         "green_mask": (greens,), "lane_mask": (lanes,),
     }  # fmt: skip
 
 
-JUNCTION_RANKS = {name: len(shape) for name, shape in junction_shapes(1, 1).items()}
+JUNCTION_RANKS = {name: len(shape) for name, shape in junction_shapes(1, 1, 1).items()}
 """Number of axes of a junction's arrays, by name."""
 
 
 def _with_masks(junction: Junction) -> dict[str, Float32s]:
     """A junction's arrays by name, with masks: it has no padding."""
-    greens, lanes = junction.protected.shape
+    greens, lanes, _ = junction.sizes
     return {**vars(junction), "green_mask": np.ones(greens, np.float32), "lane_mask": np.ones(lanes, np.float32)}
 
 
-def _following(greens: Sequence[str], links: Sequence[int], current: int) -> int:
-    """The index of the first green after `current`, in turn, that serves a link which it does not; `current` without
-    one."""
-    waiting = [k for k in links if greens[current][k] not in GREEN]
-    after = [(current + n) % len(greens) for n in range(1, len(greens))]
-    return next((p for p in after if any(greens[p][k] in GREEN for k in waiting)), current)
+class Observed(NamedTuple):
+    """The parts of n padded observations; P greens, L lanes."""
+
+    current: Array
+    """[n, P], one-hot of the current green."""
+    green_s: Array
+    """[n], for how long it has been shown."""
+    since_s: Array
+    """[n, P], time since each green was left, 0 for the current one."""
+    features: Array
+    """[n, L, features]."""
+
+    @classmethod
+    def of(cls, x: Array, greens: int) -> "Observed":
+        """The parts of observations [n, 2 P + 2 + L features]."""
+        begin = 2 * greens + 2
+        features = x[:, begin:].reshape(len(x), -1, len(FEATURES))
+        return cls(x[:, :greens], x[:, greens + 1], x[:, greens + 2 : begin], features)
+
+
+class Service(NamedTuple):
+    """Links that are left for the first vehicles of the lanes, by what each green shows them."""
+
+    protected: Array
+    """[n, P, L], the share of a lane's links that the green shows G."""
+    permissive: Array
+    """[n, P, L], the share that it shows g."""
+    red_s: Array
+    """[n, L], the longest time of such a link without green."""
+    stands: NDArray[np.bool_]
+    """[n, L], whether the current green serves a link of the lane and its first vehicle stands."""
 
 
 @dataclass(frozen=True)
@@ -223,158 +245,172 @@ class PhaseCompetition(Step):
     matrices = parts
     shared_parts: ClassVar[tuple[str, ...]] = tuple(SHAPES)
 
-    networks: Mapping[str, Float32s]
-    """By name of `SHAPES`, the weights of all networks: [networks, *shape]."""
+    network: Mapping[str, Float32s]
+    """The weights, by name of `SHAPES`."""
     junction: Junction
 
     @property
     def weights(self) -> dict[str, Float32s]:
-        return {**self.networks, **_with_masks(self.junction)}
-
-    @property
-    def greens(self) -> int:
-        return int(self.junction.protected.shape[0])
-
-    @property
-    def lanes(self) -> int:
-        return int(self.junction.protected.shape[1])
-
-    @property
-    def count(self) -> int:
-        """Number of networks."""
-        return len(self.networks["lane_bias_1"])
+        return {**self.network, **_with_masks(self.junction)}
 
     @property
     def inputs(self) -> int:
-        return self.greens + 2 + self.lanes * len(FEATURES)
+        greens, lanes, _ = self.junction.sizes
+        return observation_size(greens, lanes)
 
     def units(self, before: int | None, branches: list[int | None]) -> int:
         super().units(before, branches)
         for name, shape in SHAPES.items():
-            if self.networks[name].shape != (self.count, *shape):
-                raise SizeMismatch(f"{name} has shape {list(self.networks[name].shape)}, not {[self.count, *shape]}")
-        return self.greens
-
-    @property
-    def note(self) -> str:  # type: ignore[override]
-        return f"of {self.count} networks" if self.count > 1 else ""
+            if self.network[name].shape != shape:
+                raise SizeMismatch(f"{name} has shape {list(self.network[name].shape)}, not {list(shape)}")
+        return self.junction.sizes[0]
 
     @property
     def operation(self) -> Hashable:
         # a fleet holds the weights of a policy once: TLs with other weights are another group
-        digest = hashlib.sha256(b"".join(self.networks[name].tobytes() for name in SHAPES)).hexdigest()
-        return self.key, self.count, digest
+        return self.key, hashlib.sha256(b"".join(self.network[name].tobytes() for name in SHAPES)).hexdigest()
 
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
-        # padding costs products of small matrices, and another group some 100 operations for each network: relative to
-        # a dense layer's both are some 50 times as much
-        return ((self.greens, 3 * GREEN_UNITS), (self.lanes, LANE_UNITS))
+        # padding costs products of small matrices, and another group some 100 operations: relative to a dense layer's
+        # both are some 50 times as much
+        greens, lanes, links = self.junction.sizes
+        return ((greens, 3 * GREEN_UNITS), (lanes, LANE_UNITS), (links, greens + lanes))
 
     def fleet_columns(self, group: Sequence[Step]) -> NDArray[np.int32]:
         """Columns of an observation padded to the most greens and lanes of a group: those of this TL's, and
         `inputs` for a zero."""
-        members = [member for member in group if isinstance(member, PhaseCompetition)]
-        greens, lanes = max(member.greens for member in members), max(member.lanes for member in members)
-        columns = np.full(greens + 2 + lanes * len(FEATURES), self.inputs, np.int32)
-        columns[: self.greens] = np.arange(self.greens)
-        rest = self.inputs - self.greens
-        columns[greens : greens + rest] = self.greens + np.arange(rest)
-        return columns
+        members = [member.junction.sizes for member in group if isinstance(member, PhaseCompetition)]
+        greens, lanes = max(p for p, _, _ in members), max(m for _, m, _ in members)
+        return padded_columns(*self.junction.sizes[:2], greens, lanes)
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        return logits(self.networks, Padded.of([self.junction] * len(x)), x)
+        return logits(self.network, Padded.of([self.junction] * len(x)), x)
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         from export.actors import phase_competition_graph
 
-        return phase_competition_graph.logits(x, {part: weight(part) for part in self.parts}, self.count)
+        return phase_competition_graph.logits(x, {part: weight(part) for part in self.parts})
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            self.key: {"networks": self.count, "greens": self.greens, "lanes": self.lanes, "features": list(FEATURES)}
-        }
+        greens, lanes, links = self.junction.sizes
+        return {self.key: {"greens": greens, "lanes": lanes, "links": links, "features": list(FEATURES)}}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
         stored = description[cls.key]
         if stored["features"] != list(FEATURES):
             raise ValueError("its lane features are those of another version of greenserve")
-        count, p, m = (int(stored[name]) for name in ("networks", "greens", "lanes"))
-        if min(count, p, m) < 1:
-            raise ValueError("it has no network, no green or no lane")
+        sizes = [int(stored[name]) for name in ("greens", "lanes", "links")]
+        if min(sizes) < 1:
+            raise ValueError("it has no green, no lane or no link")
         parts = [field.name for field in fields(Junction)]
-        shapes = {name: (count, *shape) for name, shape in SHAPES.items()} | junction_shapes(p, m)
+        shapes = SHAPES | junction_shapes(*sizes)
         for name in (*SHAPES, *parts):
             if weights[name].shape != shapes[name]:
                 raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(shapes[name])}")
-        networks = {name: weights[name] for name in SHAPES}
-        return cls(networks, Junction(**{name: weights[name] for name in parts}))
+        network = {name: weights[name] for name in SHAPES}
+        return cls(network, Junction(**{name: weights[name] for name in parts}))
 
 
-def logits(networks: Mapping[str, Array], junction: Padded, x: Floats) -> Floats:
+def observation_size(greens: int, lanes: int) -> int:
+    """Size of an observation of the street dialect."""
+    return 2 * greens + 2 + lanes * len(FEATURES)
+
+
+def padded_columns(own_greens: int, own_lanes: int, greens: int, lanes: int) -> NDArray[np.int32]:
+    """Columns of an observation padded to so many greens and lanes: the own ones, and the own size for a zero."""
+    columns = np.full(observation_size(greens, lanes), observation_size(own_greens, own_lanes), np.int32)
+    columns[:own_greens] = np.arange(own_greens)
+    columns[greens : greens + 2 + own_greens] = own_greens + np.arange(2 + own_greens)
+    rest = own_lanes * len(FEATURES)
+    columns[2 * greens + 2 :][:rest] = 2 * own_greens + 2 + np.arange(rest)
+    return columns
+
+
+def logits(network: Mapping[str, Array], junction: Padded, x: Floats) -> Floats:
     """The logits [n, P] of the greens at n junctions, float64; padding has those of greens that must not be chosen.
 
     Args:
-        networks: by name of `SHAPES`, the weights of all networks: [networks, *shape].
+        network: the weights, by name of `SHAPES`.
         junction: n rows.
-        x: [n, P + 2 + L features], observations, padded.
+        x: [n, 2 P + 2 + L features], observations, padded.
     """
-    greens, lanes = junction.protected.shape[1:]
-    current, green_s = x[:, :greens], x[:, greens + 1]
-    features = x[:, greens + 2 :].reshape(len(x), lanes, len(FEATURES))
-    lane_x, green_x = inputs(junction, current, green_s, features)
-    log_p = np.zeros((len(x), greens))
-    for k in range(len(networks["lane_bias_1"])):
-        network = [networks[name][k].astype(np.float64, copy=False) for name in SHAPES]
-        log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
-    allowed = greens_allowed(junction, current, green_s, features)
+    observed = Observed.of(x, junction.sizes[0])
+    service = service_of(junction, observed)
+    lane_x, green_x = inputs(junction, observed, service)
+    weights = [network[name].astype(np.float64, copy=False) for name in SHAPES]
+    log_p = log_softmax(scores(weights, junction, service, lane_x, green_x))
+    allowed = greens_allowed(junction, observed, service)
     return np.where(allowed, log_p, log_p.min(1, keepdims=True) - MASKED_BELOW)
 
 
-def inputs(junction: Padded, current: Array, green_s: Array, features: Array) -> tuple[Array, Array]:
-    """The inputs of the networks, scaled: of lanes [n, L, LANE_INPUTS] and of greens [n, P, GREEN_INPUTS].
+def service_of(junction: Padded, observed: Observed) -> Service:
+    """The links that are left for the first vehicle of each lane, and what the greens show them."""
+    # float32, so that an evaluation in float64 decides the same at the bound
+    first_s = observed.features[:, None, :, FIRST_WAIT].astype(np.float32)
+    since_s = observed.since_s.astype(np.float32)
+    is_current = observed.current > 0
+    # the current green must have been shown for that time, every other one was
+    had_time = ~is_current | (observed.green_s >= STOOD_S)[:, None]
+    stood = had_time[:, :, None] & (first_s >= since_s[:, :, None] + np.float32(STOOD_S))
+    not_its = (np.swapaxes(stood, 1, 2).astype(np.float32) @ junction.protected) > 0
+    links = junction.links * ~not_its
+    links = np.where(links.any(2, keepdims=True), links, junction.links)
+    count = np.maximum(links.sum(2), 1)[:, None]
+    shares = [shown @ np.swapaxes(links, 1, 2) / count for shown in (junction.protected, junction.permissive)]
+    shows = (junction.protected + junction.permissive) > 0
+    red_s = np.where(shows, since_s[:, :, None], np.float32(LONGEST_RED_S)).min(1)
+    served_now = np.any(is_current[:, :, None] & (shows.astype(np.float32) @ np.swapaxes(junction.links, 1, 2) > 0), 1)
+    stands = served_now & np.any(is_current[:, :, None] & stood, 1)
+    return Service(shares[0], shares[1], (links * red_s[:, None]).max(2), stands)
 
-    Args:
-        junction: n rows.
-        current: [n, P], one-hot of the current green.
-        green_s: [n], for how long it has been shown.
-        features: [n, L, features], as observed.
-    """
+
+def inputs(junction: Padded, observed: Observed, service: Service) -> tuple[Array, Array]:
+    """The inputs of the network, scaled: of lanes [n, L, LANE_INPUTS] and of greens [n, P, GREEN_INPUTS]."""
+    current, features = observed.current, observed.features
     scaled = features.copy()
     scaled[..., TOTAL_WAIT] = np.sqrt(np.maximum(scaled[..., TOTAL_WAIT], 0))
     scaled = np.minimum(scaled / SCALES.astype(scaled.dtype), CAPS.astype(scaled.dtype))
     one = current[:, None, :]
-    now = [(one @ shares)[:, 0, :, None] for shares in (junction.protected, junction.permissive)]
-    lane_x = np.concatenate([scaled, *now, np.broadcast_to(junction.lanes, (*scaled.shape[:2], 2))], -1)
+    own = [
+        np.minimum(service.red_s / RED_SCALE_S, RED_CAP),
+        service.stands,
+        *((one @ shares)[:, 0] for shares in (service.protected, service.permissive)),
+    ]
+    lane_x = np.concatenate(
+        [scaled, *(values[..., None] for values in own), np.broadcast_to(junction.lanes, (*scaled.shape[:2], 2))], -1
+    ).astype(features.dtype, copy=False)
     green_x = np.zeros((*current.shape, GREEN_INPUTS), lane_x.dtype)
     green_x[..., 0] = current
-    green_x[..., 1] = current * np.minimum(green_s / GREEN_TIME_SCALE_S, GREEN_TIME_CAP)[:, None]
+    green_x[..., 1] = current * np.minimum(observed.green_s / GREEN_TIME_SCALE_S, GREEN_TIME_CAP)[:, None]
     green_x[..., 2], green_x[..., 3] = (one @ junction.change)[:, 0], (one @ junction.kept)[:, 0]
     green_x[..., 4] = junction.green_mask.sum(1, keepdims=True) / GREENS_SCALE
     green_x[..., 5] = junction.interval
     return lane_x, green_x
 
 
-def encode(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: Array) -> tuple[Array, Array]:
-    """(e [n, P, units], c [n, units]) of one network: its first six arrays, in the order of SHAPES."""
+def encode(
+    network: Sequence[Array], junction: Padded, service: Service, lane_x: Array, green_x: Array
+) -> tuple[Array, Array]:
+    """(e [n, P, units], c [n, units]): the first six arrays of the network, in the order of SHAPES."""
     k1, b1, k2, b2, k3, b3 = network[:6]
     f = np.maximum(np.maximum(lane_x @ k1 + b1, 0) @ k2 + b2, 0) * junction.lane_mask[..., None]
-    served = junction.protected + junction.permissive
-    partial = ((served > 0.01) & (served < 0.99)).astype(f.dtype)
-    sums = [shares @ f for shares in (junction.protected, junction.permissive, partial)]
+    served = service.protected + service.permissive
+    partial = ((served > SHARE_TOLERANCE) & (served < 1 - SHARE_TOLERANCE)).astype(f.dtype)
+    sums = [shares.astype(f.dtype, copy=False) @ f for shares in (service.protected, service.permissive, partial)]
     e = np.maximum(np.concatenate([*sums, green_x], -1) @ k3 + b3, 0) * junction.green_mask[..., None]
     current = (green_x[..., :1] * e).sum(1)
     mean = e.sum(1) / junction.green_mask.sum(1, keepdims=True)
     return e, np.concatenate([current, mean, e.max(1), f.sum(1) / LANES_SCALE], -1)
 
 
-def scores(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: Array) -> Array:
-    """The scores [n, P] of one network, very low for greens that are padding."""
-    e, c = encode(network, junction, lane_x, green_x)
+def scores(network: Sequence[Array], junction: Padded, service: Service, lane_x: Array, green_x: Array) -> Array:
+    """The scores [n, P], very low for greens that are padding."""
+    e, c = encode(network, junction, service, lane_x, green_x)
     k4, b4, k5, b5 = network[6:]
     z = np.maximum(e @ k4[:GREEN_UNITS] + (c @ k4[GREEN_UNITS:])[:, None] + b4, 0)
-    return np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, -1e9)
+    return np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, PADDING_SCORE)
 
 
 def log_softmax(y: Array) -> Array:
@@ -382,68 +418,21 @@ def log_softmax(y: Array) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
-def greens_allowed(junction: Padded, current: Array, green_s: Array, features: Array) -> NDArray[np.bool_]:
-    """Tell whether a green of the junction may be chosen [n, P]; not one of the padding. Arguments: as for `inputs`."""
-    is_late, serves_longest = _late_lane(junction, current, features)
-    serves, is_full = junction.protected + junction.permissive > 0, _is_full(features)
-    served_now, moves_now = _moves_now(serves, current, features)
-    is_near = features[..., NEAR] > 0
-    moves = np.any(serves & (is_near & ~is_full)[:, None], 2)
-    only_fills = np.any(serves & (is_near & is_full)[:, None], 2) & ~moves
-    is_restricted = only_fills.any(1) & moves.any(1)
-    allowed = np.where(is_late[:, None], serves_longest, ~only_fills | ~is_restricted[:, None])
-    moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
-    is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
-    allowed = np.where(is_stuck[:, None], moves_others, allowed)
-    return _with_demand(allowed, junction, features)
-
-
-def greens_in_training(junction: Padded, current: Array, features: Array) -> NDArray[np.bool_]:
-    """As `greens_allowed`, without the rules for full exits and for greens that stand: among these a network is
-    trained.
-
-    A network that never meets full exits or a green that stands, because the rules avoid them, learns nothing of both.
-    """
-    is_late, serves_longest = _late_lane(junction, current, features)
-    allowed = serves_longest | ~is_late[:, None]
-    return _with_demand(allowed, junction, features)
-
-
-def _with_demand(allowed: NDArray[np.bool_], junction: Padded, features: Array) -> NDArray[np.bool_]:
-    """Keep the allowed greens [n, P] that have demand, or all of them if none serves a vehicle near."""
-    serves = junction.protected + junction.permissive > 0
-    is_near, arrives = features[..., NEAR] > 0, features[..., SOON] > 0
-    moves = np.any(serves & (is_near & ~_is_full(features))[:, None], 2)
-    serves_any = np.any(serves & (is_near | arrives)[:, None], 2)
-    has_demand = serves_any | ~(allowed & moves).any(1, keepdims=True)
-    return np.asarray(allowed & has_demand & (junction.green_mask > 0))
-
-
-def _late_lane(junction: Padded, current: Array, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(whether a lane has to be served next [n], the greens that serve it [n, P])."""
-    shares = junction.protected + junction.permissive
+def greens_allowed(junction: Padded, observed: Observed, service: Service) -> NDArray[np.bool_]:
+    """Tell whether a green of the junction may be chosen [n, P]; not one of the padding."""
+    features, is_current = observed.features, observed.current > 0
+    shares = service.protected + service.permissive
     serves = shares > 0
-    served_now, moves_now = _moves_now(serves, current, features)
-    waits = (features[..., HALTING] > 0) & serves.any(1) & ~_is_full(features) & ~moves_now
-    waiting_s = np.where(waits, features[..., RED], 0.0)
-    longest = waiting_s.argmax(1)
-    rows = np.arange(len(longest))
+    is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
+    served_now = np.any(is_current[:, :, None] & serves, 1)
+    waits = (features[..., HALTING] > 0) & serves.any(1) & ~served_now & ~is_full
+    waiting_s = np.where(waits, service.red_s, 0.0)
+    longest, rows = waiting_s.argmax(1), np.arange(len(waiting_s))
     served = shares[rows, :, longest]
-    serves_most = (served > 0) & (served >= served.max(1, keepdims=True) - SHARE_TOLERANCE)
-    following = ((current > 0) * junction.following[rows, :, longest]).sum(1)
-    follows = np.arange(serves.shape[1]) == following[:, None]
-    return waiting_s[rows, longest] >= MAX_RED_S, np.where(served_now[rows, longest][:, None], follows, serves_most)
-
-
-def _is_full(features: Array) -> NDArray[np.bool_]:
-    """Tell whether the exits of a lane are full [n, L]."""
-    blocked, occupancy = features[..., EXIT_BLOCKED], features[..., EXIT_OCCUPANCY]
-    return np.asarray((blocked > MIN_BLOCKED_SHARE) & (occupancy > FULL_OCCUPANCY))
-
-
-def _moves_now(
-    serves: NDArray[np.bool_], current: Array, features: Array
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(lanes that the current green serves, those of them that move), both [n, L]."""
-    served_now = np.any((current > 0)[:, :, None] & serves, 1)
-    return served_now, served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)
+    serves_most = served >= served.max(1, keepdims=True) - SHARE_TOLERANCE
+    is_late = waiting_s[rows, longest] >= MAX_RED_S
+    allowed = (serves_most | ~is_late[:, None]) & (junction.green_mask > 0)
+    can_move = serves & ~is_full[:, None] & ~(is_current[:, :, None] & service.stands[:, None])
+    is_near, arrives = features[:, None, :, NEAR] > 0, features[:, None, :, SOON] > 0
+    moves, has_demand = np.any(can_move & is_near, 2), np.any(can_move & (is_near | arrives), 2)
+    return np.asarray(allowed & (has_demand | ~(allowed & moves).any(1, keepdims=True)))

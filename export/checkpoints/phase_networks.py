@@ -1,8 +1,7 @@
-"""Networks of phase competition (`export.actors.phase_competition`): one policy for any junction, in one file.
+"""A network of phase competition (`export.actors.phase_competition`): one policy for any junction, in one file.
 
-The file is a NumPy archive with the suffix .policy: the actors' weights, [networks, ...] by name, the critics' for a
-training that starts from them, and `description`, a JSON text: the lane features that the weights are for, and how they
-were trained.
+The file is a NumPy archive with the suffix .policy: the actor's weights by name, the critic's for a training that
+starts from them, and `description`, a JSON text: the lane features that the weights are for, and how they were trained.
 """
 
 import json
@@ -32,17 +31,17 @@ DESCRIPTION = "description"
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
-def save(path: Path, actors: Arrays, critics: Arrays, description: Mapping[str, Any]) -> None:
-    """Write networks, replacing a file of that name at once. Raises InputError.
+def save(path: Path, actor: Arrays, critic: Arrays, description: Mapping[str, Any]) -> None:
+    """Write a network, replacing a file of that name at once. Raises InputError.
 
     Args:
         path: the file.
-        actors: [networks, *shape] by name of `SHAPES`.
-        critics: the same of the critics, with their own shapes.
+        actor: by name of `SHAPES`.
+        critic: the same with its own shapes.
         description: how they were trained, in JSON's types.
     """
     text = json.dumps({"features": FEATURES, **description})
-    arrays = {**actors, **{f"{CRITIC}{name}": array for name, array in critics.items()}}
+    arrays = {**actor, **{f"{CRITIC}{name}": array for name, array in critic.items()}}
     with whole_files.replacing(path) as draft, draft.open("wb") as file:
         np.savez_compressed(file, **{DESCRIPTION: np.array(text)}, **arrays)  # type: ignore[arg-type]
 
@@ -53,34 +52,19 @@ def description_of(path: Path) -> dict[str, Any]:
         return _description(open_checkpoint(path))
 
 
-def trainings(path: Path) -> list[dict[str, Any]]:
-    """How each of the networks of a file was trained; empty if the file does not say it. Raises InputError."""
-    with errors_about(path):
-        checkpoint = open_checkpoint(path)
-        description, count = _description(checkpoint), _count(checkpoint)
-    found = description.get("training")
-    if isinstance(found, list) and len(found) == count and all(isinstance(training, dict) for training in found):
-        return found
-    return [{"trained_on": description["trained_on"]} if "trained_on" in description else {}] * count
-
-
 def load(
     path: Path, critic_shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
-    """(actors, critics) of a file of `save`. Raises InputError if it is damaged or for other features.
+    """(actor, critic) of a file of `save`. Raises InputError if it is damaged or for other features.
 
-    `critic_shapes`: shapes of one critic's arrays; without them, the critics are not read.
+    `critic_shapes`: shapes of the critic's arrays; without them, it is not read.
     """
     with errors_about(path):
         checkpoint = open_checkpoint(path)
         _description(checkpoint)
-        count = _count(checkpoint)
-        actors = {name: _array(checkpoint, name, (count, *shape)) for name, shape in SHAPES.items()}
-        critics = {
-            name: _array(checkpoint, f"{CRITIC}{name}", (count, *shape))
-            for name, shape in (critic_shapes or {}).items()
-        }
-    return actors, critics
+        actor = {name: _array(checkpoint, name, shape) for name, shape in SHAPES.items()}
+        critic = {name: _array(checkpoint, f"{CRITIC}{name}", shape) for name, shape in (critic_shapes or {}).items()}
+    return actor, critic
 
 
 def _description(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -100,19 +84,9 @@ def _description(checkpoint: Checkpoint) -> dict[str, Any]:
     return description
 
 
-def _count(checkpoint: Checkpoint) -> int:
-    first = checkpoint.stored.get(next(iter(SHAPES)))
-    if first is None or not first.shape:
-        raise InputError(
-            f"{next(iter(SHAPES))} is missing, so it is not a policy of phase competition; "
-            "pass a file of greenserve train"
-        )
-    return first.shape[0]
-
-
 def _array(checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
     stored = checkpoint.stored.get(name)
-    if stored is None or stored.shape != tuple(shape) or not shape[0]:
+    if stored is None or stored.shape != tuple(shape):
         has = "is missing" if stored is None else f"has shape {list(stored.shape)}"
         raise InputError(f"{name} {has}, but must have shape {list(shape)}; train it again")
     array = checkpoint.value(name)
@@ -140,57 +114,41 @@ class PhaseNetworks(Source):
                 f"is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for {request.tl}; write "
                 f'dialect = "{DIALECT.name}" in [tl.{request.tl}] (greenserve city init --dialect {DIALECT.name})'
             )
-        actors, _ = load(path)
+        actor, _ = load(path)
         checkpoint = open_checkpoint(path)
         unread = unread_variables(checkpoint, [*SHAPES, DESCRIPTION])
-        step = PhaseCompetition(actors, Junction.of_contract(contract))
+        step = PhaseCompetition(actor, Junction.of_contract(contract))
         return StoredActor(Actor("phase-competition", (step,), unread), "", action_kind=CATEGORICAL)
 
     def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]]:
-        actors, _ = load(path)
-        count = len(actors["lane_bias_1"])
+        load(path)
+        description = description_of(path)
         uses = {name: "phase competition" for name in SHAPES} | {DESCRIPTION: "how it was trained"}
-        networks = "1 network" if count == 1 else f"{count} networks, whose log-probabilities are added,"
-        parts = [
-            f"network {k}: {_training_text(training)}" for k, training in enumerate(trainings(path), 1) if training
-        ]
-        summary = f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
-        return uses, [summary, *parts, *_gate_lines(description_of(path).get("gate"))]
+        training = description.get("training")
+        lines = [f"a network for any TL of the dialect {DIALECT.name}"]
+        lines += [_training_text(training)] if isinstance(training, dict) else []
+        return uses, [*lines, *_gate_lines(description.get("gate"))]
 
 
 def _training_text(training: Mapping[str, Any]) -> str:
     if tls := training.get("trained_on"):
         return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
     streets = training.get("--streets", "unknown")
-    shared = training.get("--shared-updates")
-    text = (
-        f"; the first {shared[0]} updates have seed {shared[1]}"
-        if isinstance(shared, list) and len(shared) == 2
-        else ""
-    )
     return (
         f"seed {training.get('--seed', 'unknown')}, streets: {len(streets) if isinstance(streets, list) else streets}, "
         f"{training.get('--updates', '?')} updates of {training.get('--episodes-per-update', '?')} episodes of "
-        f"{training.get('--seconds', '?')} s{text}"
+        f"{training.get('--seconds', '?')} s"
     )
 
 
 def _gate_lines(gate: Any) -> list[str]:
-    """The results of the gate that a product has passed; none without a gate."""
+    """The results of the gate that a network has passed; none without a gate."""
     if not isinstance(gate, dict):
         return []
-    networks = gate.get("networks")
-    results = [*(networks if isinstance(networks, list) else []), gate.get("product")]
-    lines = [
-        f"gate: {gate.get('simulations', gate.get('streets'))} simulations of {gate.get('streets')} streets, "
-        f"{gate.get('seconds')} s each, from seed {gate.get('first_seed')}"
+    return [
+        f"gate: {gate.get('simulations')} simulations of {gate.get('streets')} streets, {gate.get('seconds')} s each: "
+        f"{gate.get('mean_delay_s')} s in the geometric mean"
     ]
-    for result in results:
-        if isinstance(result, dict):
-            passes = "passes" if result.get("is_kept", True) else "passes, but others are better"
-            state = result.get("failure") or passes
-            lines.append(f"gate: {result.get('name')}: {result.get('mean_delay_s')} s in the geometric mean; {state}")
-    return lines
 
 
 SOURCE = PhaseNetworks()

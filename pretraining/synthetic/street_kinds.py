@@ -25,15 +25,15 @@ class Shape(StrEnum):
 
 
 SHAPES = {
-    Shape.GRID: 0.32,
+    Shape.GRID: 0.26,
     Shape.LINE: 0.18,
-    Shape.SINGLE: 0.14,
+    Shape.SINGLE: 0.2,
     Shape.RANDOM: 0.13,
     Shape.IRREGULAR: 0.17,
     Shape.ROUNDABOUT: 0.06,
 }
 """Probability of each shape."""
-LANES = {1: 0.42, 2: 0.36, 3: 0.16, 4: 0.06}
+LANES = {1: 0.36, 2: 0.34, 3: 0.2, 4: 0.1}
 """Probability of each number of lanes of a road, per direction."""
 LAYOUTS = {"opposites": 0.75, "incoming": 0.25}
 """Probability of each of netconvert's layouts of a program."""

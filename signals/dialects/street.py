@@ -1,8 +1,8 @@
 """The street dialect: one policy for any junction; an action is the index of a green.
 
 Observation, float32: [one-hot of the current green | min_green bit | time for which it has been shown, s | for each
-incoming lane its features (`signals.approach_features`)], from the positions, speeds and waiting times of the vehicles
-within 300 m upstream. So a street needs sensors that see single vehicles (radar, camera): counts by lane are not
+green the time since it was left, s | for each incoming lane its features (`signals.approach_features`)], from the
+positions, speeds and waiting times of the vehicles within 300 m upstream. So a street needs sensors that see single vehicles (radar, camera): counts by lane are not
 enough.
 
 The greens are the distinct ones of the program that runs. What the policy needs of the network is in the contract:
@@ -20,19 +20,18 @@ from city.config import TL, Safety
 from city.lanes import is_internal
 from city.network import SignalNetwork
 from protos import policy_pb2 as pb
-from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
+from signals.approach_features import EXIT_M, FEATURES, LONGEST_RED_S, REACH_M, ApproachFeatures
 from signals.dialects import PhaseSequencer, contradiction
 from signals.dialects.sumo_rl import SumoRl
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
 from signals.policy_signals import PolicySignal, greens_of
-from signals.safety.conflicts import GREEN
 from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 
 YELLOW_S = 3.0
 HEAD = ("min_green", "green_time")
-"""Features of the signal after the one-hot of its greens."""
+"""Features of the signal after the one-hot of its greens, before the times since they were left."""
 
 
 class StreetDialect(SumoRl):
@@ -55,7 +54,10 @@ class StreetDialect(SumoRl):
         return contract
 
     def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
-        head = [pb.Feature(kind=kind, signal_id=signal.id) for kind in ("phase",) * greens + HEAD]
+        head = [
+            pb.Feature(kind=kind, signal_id=signal.id)
+            for kind in ("phase",) * greens + HEAD + ("since_green",) * greens
+        ]
         return head + [
             pb.Feature(kind=kind, signal_id=signal.id, lane_id=approach.lane_id)
             for approach in signal.approaches
@@ -116,7 +118,11 @@ def _approach(network: SignalNetwork, lane: str) -> pb.Approach:
         lane_id=lane,
         links=list(dict.fromkeys(k for k, _ in pairs)),
         upstream=[read_lane(each.lane, each.share, each.distance_m) for each in graph.upstream(lane, REACH_M)],
-        exits=[read_lane(outgoing, exits.count(outgoing) / len(exits)) for outgoing in dict.fromkeys(exits)],
+        exits=[
+            read_lane(each, share * exits.count(outgoing) / len(exits), begin_m)
+            for outgoing in dict.fromkeys(exits)
+            for each, begin_m, share in graph.downstream(outgoing, EXIT_M)
+        ],
     )
 
 
@@ -159,19 +165,12 @@ class StreetSequencer(GreenPhaseSequencer):
 
 
 class StreetObserver:
-    """[one-hot of the green | min_green bit | green time | features of every incoming lane]."""
+    """[one-hot of the green | min_green bit | green time | time since each green | features of every incoming lane]."""
 
     def __init__(self, signal: pb.Signal, lane_row: Mapping[str, int]) -> None:
         self.approaches, self.lane_row = list(signal.approaches), lane_row
-        greens = greens_of(signal)
-        self.greens = len(greens)
-        self.size = self.greens + len(HEAD) + len(self.approaches) * len(FEATURES)
-        links = [_served_together(approach, greens) for approach in self.approaches]
-        self._unserved_s: Floats = np.array([row for rows in links for row in rows]).reshape(-1, len(greens))
-        """[links, greens]: inf for a green that does not serve a link, else 0; one row for links that are served
-        together."""
-        self._first_link = np.cumsum([0, *map(len, links)])[:-1]
-        """[lanes], the row of each lane's first link."""
+        self.greens = len(greens_of(signal))
+        self.size = 2 * self.greens + len(HEAD) + len(self.approaches) * len(FEATURES)
         self._group: StreetObservers | None = None
 
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
@@ -182,27 +181,9 @@ class StreetObserver:
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
 
-    def longest_red_s(self, since_green_s: Sequence[float]) -> Floats:
-        """[lanes], the longest time of a link of each lane without green. `since_green_s`: s since each green was
-        left."""
-        if not self.approaches:
-            return np.zeros(0)
-        by_link = (self._unserved_s + since_green_s).min(1, initial=MAX_RED_S)
-        return by_link if len(by_link) == len(self.approaches) else np.maximum.reduceat(by_link, self._first_link)
-
     @staticmethod
     def together(observers: "Sequence[StreetObserver]") -> ObserverGroup:
         return StreetObservers(observers)
-
-
-def _served_together(approach: pb.Approach, greens: Sequence[str]) -> list[list[float]]:
-    """[links, greens] of a lane: inf for a green that does not serve a link, else 0.
-
-    Links that the same greens serve have one row. A link that no green serves counts only if the lane has no other.
-    """
-    rows = dict.fromkeys(tuple(0.0 if green[k] in GREEN else math.inf for green in greens) for k in approach.links)
-    served = [list(row) for row in rows if 0.0 in row]
-    return served or [[math.inf] * len(greens)]
 
 
 class StreetObservers:
@@ -213,18 +194,15 @@ class StreetObservers:
         self._features = ApproachFeatures([a for o in observers for a in o.approaches], observers[0].lane_row)
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
-        red_s = [
-            observer.longest_red_s(state.since_green_s)
-            for observer, state in zip(self._observers, phase_states, strict=True)
-        ]
-        features = self._features.compute(readings.by_vehicle, np.concatenate(red_s))
+        features = self._features.compute(readings.by_vehicle)
         observations, begin = [], 0
         for observer, state in zip(self._observers, phase_states, strict=True):
             end = begin + len(observer.approaches)
             observation = np.zeros(observer.size, np.float32)
             observation[state.phases[0]] = 1.0
-            observation[observer.greens : observer.greens + 2] = state.min_green_passed, state.green_s
-            observation[observer.greens + len(HEAD) :] = features[begin:end].ravel()
+            head = (state.min_green_passed, state.green_s, *np.minimum(state.since_green_s, LONGEST_RED_S))
+            observation[observer.greens : 2 * observer.greens + len(HEAD)] = head
+            observation[2 * observer.greens + len(HEAD) :] = features[begin:end].ravel()
             observations.append(observation)
             begin = end
         return observations

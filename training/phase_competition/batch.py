@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.actors.phase_competition import Junction, Padded, greens_in_training, inputs
+from export.actors.phase_competition import (
+    Junction,
+    Observed,
+    Padded,
+    greens_allowed,
+    inputs,
+    padded_columns,
+    service_of,
+)
 from simulation.rewards import DELAY_SCALE
-from training.phase_competition.networks import split
 from training.ppo import Batch, gae
 from training.ppo_config import PpoConfig
 from training.transitions import Float32s, Transitions
@@ -33,27 +40,25 @@ def make_batch(
     """(decisions, the junctions that they share) of episodes: of each its TLs' junctions and transitions.
 
     Inputs of a decision are `junction`, its row in the shared arrays, `lane_x` [L, LANE_INPUTS], `green_x`
-    [P, GREEN_INPUTS] and `allowed` [P], the greens among which it was made. Targets and values are squashed. Raises
-    ValueError without a decision.
+    [P, GREEN_INPUTS], the parts of its `Service`, and `allowed` [P], the greens among which it was made. Targets and
+    values are squashed. Raises ValueError without a decision.
     """
     junctions: list[Junction] = []
     parts: list[dict[str, NDArray[Any]]] = []
-    greens = max(j.protected.shape[0] for own, _ in episodes for j in own)
-    lanes = max(j.protected.shape[1] for own, _ in episodes for j in own)
+    greens, lanes, _ = np.max([junction.sizes for own, _ in episodes for junction in own], 0).tolist()
     for episode, (own, transitions) in enumerate(episodes):
-        own_greens = max(j.protected.shape[0] for j in own)
+        own_greens, own_lanes, _ = np.max([junction.sizes for junction in own], 0).tolist()
+        columns = padded_columns(own_greens, own_lanes, greens, lanes)
         for junction, tl in zip(own, transitions, strict=True):
             if len(tl.value) < 2:
                 continue
             advantage, target = _advantages(tl, ppo)
             count = len(advantage)
-            current, green_s, features = split(tl.x[:-1], own_greens)
+            x = np.pad(tl.x[:-1], ((0, 0), (0, 1)))[:, columns]
             parts.append(
                 {
                     "junction": np.full(count, len(junctions), np.int32),
-                    "current": np.pad(current, ((0, 0), (0, greens - own_greens))),
-                    "green_s": green_s,
-                    "features": np.pad(features, ((0, 0), (0, lanes - features.shape[1]), (0, 0))),
+                    "x": x,
                     "action": tl.action[:-1, 0].astype(np.int32),
                     "log_p": tl.log_p[:-1],
                     "advantage": advantage,
@@ -66,19 +71,23 @@ def make_batch(
             junctions.append(junction)
     if not parts:
         raise ValueError("no TL has taken two decisions")
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    padded = Padded.of(junctions, greens, lanes)
-    own_junction = padded.take(columns["junction"].astype(np.intp))
-    current, features = columns["current"], columns["features"]
-    lane_x, green_x = inputs(own_junction, current, columns["green_s"], features)
+    by_name = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    padded = Padded.of(junctions)
+    own_junction = padded.take(by_name["junction"].astype(np.intp))
+    observed = Observed.of(by_name["x"], greens)
+    service = service_of(own_junction, observed)
+    lane_x, green_x = inputs(own_junction, observed, service)
     decisions = {
-        **{name: columns[name] for name in ("junction", "action", "log_p", "target", "value")},
+        **{name: by_name[name] for name in ("junction", "action", "log_p", "target", "value")},
         "lane_x": lane_x.astype(np.float32),
         "green_x": green_x.astype(np.float32),
-        "allowed": greens_in_training(own_junction, current, features),
-        "advantage": _scaled(columns["advantage"], columns["spread"], columns["episode"]),
+        "protected": service.protected.astype(np.float32),
+        "permissive": service.permissive.astype(np.float32),
+        "allowed": greens_allowed(own_junction, observed, service),
+        "advantage": _scaled(by_name["advantage"], by_name["spread"], by_name["episode"]),
     }
-    return decisions, vars(padded)
+    shared = {name: array for name, array in vars(padded).items() if name in ("green_mask", "lane_mask")}
+    return decisions, shared
 
 
 def squashed(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,17 +9,20 @@ from numpy.typing import NDArray
 from export.actors.phase_competition import (
     GREEN_UNITS,
     LANE_UNITS,
-    MIN_LOG_PROBABILITY,
     SCORE_UNITS,
     SHAPES,
     Junction,
+    Observed,
     Padded,
+    Service,
     encode,
     greens_allowed,
-    greens_in_training,
     inputs,
     log_softmax,
+    observation_size,
+    padded_columns,
     scores,
+    service_of,
 )
 from signals.approach_features import FEATURES
 from training.actor_critics import orthogonal
@@ -48,7 +51,7 @@ class StreetLayout:
 
 
 def initial_arrays(rng: np.random.Generator) -> list[Float32s]:
-    """The actor's arrays, then the critic's, of one network: [1, *shape].
+    """The actor's arrays, then the critic's.
 
     Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the last ones less.
     """
@@ -56,11 +59,11 @@ def initial_arrays(rng: np.random.Generator) -> list[Float32s]:
     for shapes, last_gain in ((SHAPES, FIRST_SCORE_GAIN), (CRITIC_SHAPES, 1.0)):
         for name, shape in shapes.items():
             if len(shape) == 1:
-                arrays.append(np.zeros((1, *shape), np.float32))
+                arrays.append(np.zeros(shape, np.float32))
                 continue
             gain = last_gain if name == "score_kernel_2" else np.sqrt(2.0)
             inputs_count, units = shape
-            arrays.append((gain * orthogonal(inputs_count, units, rng)).astype(np.float32)[None])
+            arrays.append((gain * orthogonal(inputs_count, units, rng)).astype(np.float32))
     return arrays
 
 
@@ -71,20 +74,19 @@ class StreetNetworks:
         self.layout = layout
         self._junctions = Padded.of(layout.junctions)
         self._row = {tl: k for k, tl in enumerate(layout.tls)}
-        self._greens, self._lanes = self._junctions.protected.shape[1:]
-        self._columns = [_columns(junction, self._greens) for junction in layout.junctions]
+        self._greens, lanes, _ = self._junctions.sizes
+        self._size = observation_size(self._greens, lanes)
+        self._columns = [padded_columns(*junction.sizes[:2], self._greens, lanes) for junction in layout.junctions]
 
     def rows_of(self, tls: Sequence[str]) -> NDArray[np.intp]:
         """Rows [n] of TLs."""
         return np.array([self._row[tl] for tl in tls], np.intp)
 
     def inputs_of(self, observations: Sequence[Float32s], rows: NDArray[np.intp]) -> Float32s:
-        """Observations as one array [n, P + 1 + L features], padded to the most greens and lanes, without the min_green
-        bit."""
-        x = np.zeros((len(observations), self._greens + 1 + self._lanes * len(FEATURES)), np.float32)
-        for k, (observation, row) in enumerate(zip(observations, rows.tolist(), strict=True)):
-            target, source = self._columns[row]
-            x[k, target] = observation[source]
+        """Observations as one array [n, O], padded to the most greens and lanes."""
+        x = np.zeros((len(observations), self._size), np.float32)
+        for own, observation, row in zip(x, observations, rows.tolist(), strict=True):
+            own[:] = np.append(observation, np.float32(0))[self._columns[row]]
         return x
 
 
@@ -96,51 +98,39 @@ class StreetActorCritic(StreetNetworks):
 
         Args:
             layout: the street's TLs.
-            arrays: the actors' arrays, then the critics', [networks, *shape]. The policy is the product of the
-                networks'.
+            arrays: the actor's, then the critic's.
             sharpness: factor of the scores; the larger it is, the more often the actor takes its best action.
         """
         super().__init__(layout)
         self._sharpness = sharpness
-        networks = [[array[k] for array in arrays] for k in range(len(arrays[0]))]
-        self._actors = [network[: len(SHAPES)] for network in networks]
-        self._critics = [network[len(SHAPES) :] for network in networks]
+        self._actor, self._critic = arrays[:ACTOR], arrays[ACTOR:]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """Sample (actions [n, 1], log probabilities [n]) among the greens of `greens_in_training`."""
-        junction, current, _, features = self._observed(rows, x)
-        log_p = self._log_p(rows, x, greens_in_training(junction, current, features))
+        """Sample (actions [n, 1], log probabilities [n]) among the greens that the rules allow."""
+        log_p = self._log_p(rows, x)
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         return np.asarray(action[:, None], np.float32), log_p[np.arange(len(action)), action]
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """The best actions [n, 1] among the greens that the rules allow."""
-        return np.asarray(self._log_p(rows, x, greens_allowed(*self._observed(rows, x))).argmax(1)[:, None], np.float32)
+        return np.asarray(self._log_p(rows, x).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """Values [n], squashed (`batch.squashed`)."""
-        junction, lane_x, green_x = self._inputs(rows, x)
-        values = []
-        for critic in self._critics:
-            _, c = encode(critic, junction, lane_x, green_x)
-            k4, b4, k5, b5 = critic[6:]
-            values.append((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0])
-        return np.asarray(np.mean(values, 0), np.float32)
+        junction, observed, service = self._observed(rows, x)
+        _, c = encode(self._critic, junction, service, *inputs(junction, observed, service))
+        k4, b4, k5, b5 = self._critic[6:]
+        return np.asarray((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0], np.float32)
 
-    def _log_p(self, rows: NDArray[np.intp], x: Float32s, allowed: NDArray[np.bool_]) -> Float32s:
-        junction, lane_x, green_x = self._inputs(rows, x)
-        y = np.zeros(green_x.shape[:2], np.float32)
-        for actor in self._actors:
-            log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
-            y = y + np.maximum(log_p, MIN_LOG_PROBABILITY)
+    def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
+        junction, observed, service = self._observed(rows, x)
+        y = self._sharpness * scores(self._actor, junction, service, *inputs(junction, observed, service))
+        allowed = greens_allowed(junction, observed, service)
         return np.asarray(log_softmax(np.where(allowed, y, FORBIDDEN_LOGIT)), np.float32)
 
-    def _observed(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s, Float32s]:
-        return self._junctions.take(rows), *split(x, self._greens)
-
-    def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s]:
-        observed = self._observed(rows, x)
-        return observed[0], *inputs(*observed)
+    def _observed(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Observed, Service]:
+        junction, observed = self._junctions.take(rows), Observed.of(x, self._greens)
+        return junction, observed, service_of(junction, observed)
 
 
 class Heuristic(StreetNetworks):
@@ -156,27 +146,14 @@ class Heuristic(StreetNetworks):
         return self.greedy_actions(rows, x), np.zeros(len(x), np.float32)
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        junction = self._junctions.take(rows)
-        current, _, features = split(x, self._greens)
+        junction, observed = self._junctions.take(rows), Observed.of(x, self._greens)
+        service, features = service_of(junction, observed), observed.features
         near, middle, exits = (FEATURES.index(name) for name in ("vehicles_near", "vehicles_middle", "exit_occupancy"))
         waiting = features[..., near] + features[..., middle] - self.EXIT_VEHICLES * features[..., exits]
-        score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[..., 0]
-        score += self.KEPT_VEHICLES * current
-        return np.asarray(np.where(junction.green_mask > 0, score, -np.inf).argmax(1)[:, None], np.float32)
+        score = ((service.protected + 0.5 * service.permissive) @ waiting[..., None])[..., 0]
+        score += self.KEPT_VEHICLES * observed.current
+        score[~greens_allowed(junction, observed, service)] = -np.inf
+        return np.asarray(score.argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         return np.zeros(len(x), np.float32)
-
-
-def split(x: Float32s, greens: int) -> tuple[Float32s, Float32s, Float32s]:
-    """(one-hot of the current green [n, P], its time in s [n], features [n, L, features]) of padded observations."""
-    return x[:, :greens], x[:, greens], x[:, greens + 1 :].reshape(len(x), -1, len(FEATURES))
-
-
-def _columns(junction: Junction, greens: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(columns of a padded observation, those of the TL's own that go there)."""
-    own_greens, lanes = junction.protected.shape
-    rest = 1 + lanes * len(FEATURES)
-    target = np.concatenate([np.arange(own_greens), greens + np.arange(rest)])
-    source = np.concatenate([np.arange(own_greens), own_greens + 1 + np.arange(rest)])
-    return target, source

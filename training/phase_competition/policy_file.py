@@ -18,15 +18,18 @@ def path_in(folder: Path, number: int) -> Path:
 
 
 def save(path: Path, arrays: Sequence[Float32s], sharpness: float, description: Mapping[str, Any]) -> None:
-    """Write a policy, with the sharpness in the actors' last layers. Raises InputError."""
+    """Write a policy, with the sharpness in the actor's last layer. Raises InputError.
+
+    `description`: how it was trained, in JSON's types.
+    """
     arrays = list(arrays)
     arrays[ACTOR - 2 : ACTOR] = [np.float32(sharpness) * array for array in arrays[ACTOR - 2 : ACTOR]]
-    actors = dict(zip(SHAPES, arrays[:ACTOR], strict=True))
-    critics = dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True))
-    phase_networks.save(path, actors, critics, description)
+    actor = dict(zip(SHAPES, arrays[:ACTOR], strict=True))
+    critic = dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True))
+    phase_networks.save(path, actor, critic, {"training": description})
 
 
 def load(path: Path) -> list[Float32s]:
     """The arrays to start from, of a file of `save`. Raises InputError."""
-    actors, critics = phase_networks.load(path, CRITIC_SHAPES)
-    return [*(actors[name] for name in SHAPES), *(critics[name] for name in CRITIC_SHAPES)]
+    actor, critic = phase_networks.load(path, CRITIC_SHAPES)
+    return [*(actor[name] for name in SHAPES), *(critic[name] for name in CRITIC_SHAPES)]
