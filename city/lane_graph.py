@@ -69,9 +69,10 @@ class LaneGraph:
             found[current] = begin_m, share
             end_m = begin_m + self.length_m[current]
             following = sorted(self.following.get(current, ()))
-            for ahead in following if end_m < reach_m and share / len(following) > MIN_SHARE else ():
+            share /= max(len(following), 1)
+            for ahead in following if end_m < reach_m and share > MIN_SHARE else ():
                 if current in self.unsignalled_before.get(ahead, ()):
-                    paths.append((ahead, end_m, share / len(following)))
+                    paths.append((ahead, end_m, share))
         return [(current, begin_m, share) for current, (begin_m, share) in found.items()]
 
     def behind(self, lane: str, reach_m: float) -> dict[str, float]:
