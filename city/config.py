@@ -19,6 +19,8 @@ from city.toml_table import SimulationTime, requires
 
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
+COMPUTED = "computed"
+"""`all_red_s` by the junction's size."""
 FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS = 60_000
 MAX_WATCHDOG_S = 3599
@@ -121,8 +123,12 @@ class Safety:
 
     min_yellow_s: float = 3.0
     min_green_s: float = 4.0
-    all_red_s: float | None = None
-    """By default computed for each link from its approach speed and its path over the junction (`red_clearance_s`)."""
+    all_red_s: float | str | None = field(
+        default=None,
+        metadata=requires(f'be a number or "{COMPUTED}"', lambda x: x == COMPUTED or not isinstance(x, str)),
+    )
+    """Red of a link before a foe's green: COMPUTED from its approach speed and path over the junction
+    (`red_clearance_s`), or a number. By default that of the signal's own program, and its yellow too."""
     max_green_s: float | None = None
     """`None` means no bound."""
     max_red_s: float | None = None

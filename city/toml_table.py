@@ -100,7 +100,9 @@ def _value(where: str, hint: Any, value: Any, folder: Path, metadata: Mapping[st
     """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a
     value."""
     if get_origin(hint) in (Union, types.UnionType):
-        (hint,) = (item for item in get_args(hint) if item is not types.NoneType)
+        hints = [item for item in get_args(hint) if item is not types.NoneType]
+        # a number that may also be a word
+        hint = str if str in hints and isinstance(value, str) else hints[0]
     read = _plain(where, value, hint) if hint in _PLAIN else _READERS[hint](where, value, folder)
     if "is_valid" in metadata and not metadata["is_valid"](read):
         raise InputError(f"{where} = {read!r} must {metadata['requirement']}")

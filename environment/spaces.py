@@ -13,14 +13,14 @@ from city.errors import first_line
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
 from signals import dialects
-from signals.approach_features import MAX_EXIT_OCCUPANCY, MAX_OCCUPANCY, MAX_RED_S, REACH_M
+from signals.approach_features import LONGEST_RED_S, MAX_EXIT_OCCUPANCY, MAX_OCCUPANCY, REACH_M
 from signals.policy import Action
 
 NORMALISED = "block-maximum"
 """The contract's normalisation of values that are divided by the largest of their block."""
 HIGHEST = {
     "phase": 1.0, "min_green": 1.0, "density": 1.0, "queue": 1.0, "occupancy": MAX_OCCUPANCY, "nearest": REACH_M,
-    "longest_red": MAX_RED_S, "exit_occupancy": MAX_EXIT_OCCUPANCY, "exit_queue": MAX_EXIT_OCCUPANCY,
+    "since_green": LONGEST_RED_S, "exit_occupancy": MAX_EXIT_OCCUPANCY, "exit_queue": MAX_EXIT_OCCUPANCY,
     "exit_blocked": 1.0,
 }  # fmt: skip
 """The highest value of a feature, by its kind; counts of vehicles, their times and their speeds have no bound."""

@@ -21,7 +21,7 @@ from xml.sax.saxutils import quoteattr
 import sumolib
 
 from city import network
-from city.errors import ProgramFailed, first_line
+from city.errors import ProgramFailed
 from city.network import SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
 from signals.policy_signals import distinct_greens, running_program
@@ -49,7 +49,11 @@ CONFIGURATION = f"""\
     <end value="{END_S}"/>
 </configuration>
 """
-NETCONVERT = "--no-turnarounds true --no-warnings true --tls.default-type static --tls.cycle.time 90 --default.junctions.radius 10".split()
+NETCONVERT = [
+    "--no-turnarounds", "true", "--no-warnings", "true", "--tls.default-type", "static", "--tls.cycle.time", "90",
+    "--default.junctions.radius", "10",
+]  # fmt: skip
+"""Options of all kinds; the radius is such that opposite left turns do not meet."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _network(folder: Path, kind: Kind) -> Path:
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise ProgramFailed(f"netconvert cannot build {kind.name}: {first_line(result.stderr)}")
+        raise ProgramFailed(f"netconvert cannot build {kind.name}: {result.stderr.strip().splitlines()[:1]}")
     return net_file
 
 

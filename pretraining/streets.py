@@ -24,7 +24,7 @@ SUMOCFG, CITY_TOML = "street.sumocfg", "city.toml"
 INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
 MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
 PATH_RED_SHARE = 0.5
-"""Share of the streets with an all-red by the junction's size, as the controller has by default; none on the others."""
+"""Share of the streets with an all-red by the junction's size; the others have that of their programs."""
 MAX_KEPT_DEMANDS = 200
 MAX_STANDING_S = 60.0
 """SUMO's vehicles may wait for each other for ever, whatever the signals show, where drivers would not: on short roads,
@@ -116,7 +116,7 @@ def city_of(folder: Path) -> config.City:
     rng = np.random.default_rng(list(folder.name.encode()))
     interval_s = int(rng.choice(INTERVALS_S, p=INTERVAL_SHARES))
     min_green_s = float(rng.choice(MIN_GREENS_S, p=MIN_GREEN_SHARES))
-    all_red_s = None if rng.random() < PATH_RED_SHARE else 0.0
+    all_red_s = config.COMPUTED if rng.random() < PATH_RED_SHARE else None
     street = network.of_sumocfg(sumocfg)
     tls = {
         signal: config.TL((signal,), "street", signal, delta_time_s=interval_s, min_green_s=min_green_s)

@@ -135,7 +135,8 @@ class Junction:
         links = np.zeros((len(approaches), shown.shape[1]), np.float32)
         for row, approach in zip(links, approaches, strict=True):
             own = np.array(approach.links, np.intp)
-            row[own[is_served[own]] if is_served[own].any() else own] = 1
+            served = own[np.asarray(is_served)[own]]
+            row[served if len(served) else own] = 1
         serves = (np.isin(shown, list(GREEN)).astype(np.float64) @ links.T > 0).astype(np.float64)
         reach_m = [
             sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in a.upstream) for a in approaches

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from city.network import SignalNetwork
-from signals.safety.safety_times import SafetyTimes
+from signals.safety.safety_times import SafetyTimes, program_times
 from signals.saved_state import SavedState
 
 _ROUNDING_S = 1e-3
@@ -95,13 +95,15 @@ class SignalMonitor:
         self._is_crossing = [
             length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
         ]
+        own = program_times(network) if limits.by_program else ([0.0] * self._links,) * 2
         self._yellow_s = [
-            max(limits.yellow_s, _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0)
-            for mps in network.approach_mps
+            max(limits.yellow_s, own[0][i], _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0)
+            for i, mps in enumerate(network.approach_mps)
         ]
         self._clear_s = [
             max(
                 limits.all_red_s,
+                own[1][i],
                 network.crossing_m[i] / limits.walking_speed_mps,
                 _required_red_s(network.path_m[i], network.slowest_mps[i]) if limits.red_by_path else 0.0,
             )

@@ -1,10 +1,13 @@
 """Minimum and maximum durations of a signal's colours."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
-from city.config import Safety
+from city.config import COMPUTED, Safety
+from city.network import SignalNetwork, is_green
 from protos import policy_pb2 as pb
+from signals.safety.conflicts import GREEN
 
 VEHICLE_LENGTH_M, START_UP_S = 6.1, 1.0
 """By the ITE guidelines: 20 ft, and the time in which the drivers of a foe react to their green."""
@@ -24,6 +27,8 @@ class SafetyTimes:
     """True if a yellow is also at least that of the approach speed (`yellow_s_at`)."""
     red_by_path: bool = False
     """True if a red is also at least as long as the last vehicle needs to clear the junction (`red_clearance_s`)."""
+    by_program: bool = False
+    """True if yellow and red are also at least those of the signal's own program (`program_times`)."""
 
 
 def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:
@@ -47,12 +52,39 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
     return SafetyTimes(
         yellow_s=max(timing.yellow_s, limits.min_yellow_s),
         min_green_s=max(0.0 if runs_plan else timing.min_green_s, limits.min_green_s),
-        all_red_s=max(timing.all_red_s, limits.all_red_s or 0.0),
+        all_red_s=max(timing.all_red_s, limits.all_red_s if isinstance(limits.all_red_s, float) else 0.0),
         max_green_s=min(max_greens, default=math.inf),
         max_red_s=limits.max_red_s or math.inf,
         walking_speed_mps=limits.walking_speed_mps,
-        red_by_path=limits.all_red_s is None,
+        red_by_path=limits.all_red_s == COMPUTED,
+        by_program=limits.all_red_s is None,
     )
+
+
+def program_times(network: SignalNetwork) -> tuple[list[float], list[float]]:
+    """(yellow, red before a foe's green) of the program that a signal runs, by link, s.
+
+    The longest of those that the program shows a link between a green phase and the next one; the red is known if that
+    serves a foe. A link of which nothing is known has the longest of the signal.
+    """
+    links = range(len(network.links))
+    phases = [(phase.state.ljust(len(links), "r"), phase.duration_s) for phase in network.plan.phases]
+    yellow_s: dict[int, float] = {}
+    red_s: dict[int, float] = {}
+    for k, (green, _) in enumerate(phases):
+        between = list(itertools.takewhile(lambda phase: not is_green(phase[0]), phases[k + 1 :] + phases[:k]))
+        following = phases[(k + 1 + len(between)) % len(phases)][0]
+        for i in links if is_green(green) else ():
+            if green[i] not in GREEN or following[i] in GREEN:
+                continue
+            states = [(state[i], duration_s) for state, duration_s in between]
+            yellow_s[i] = max(yellow_s.get(i, 0.0), sum(duration_s for c, duration_s in states if c in "yY"))
+            new = [j for j in links if following[j] in GREEN and green[j] not in GREEN]
+            if any(network.foes[i, j] for j in new):
+                red_s[i] = max(red_s.get(i, 0.0), sum(duration_s for c, duration_s in states if c not in "yYGg"))
+    known = [(times_s, max(times_s.values(), default=0.0)) for times_s in (yellow_s, red_s)]
+    own_yellow_s, own_red_s = ([times_s.get(i, longest_s) for i in links] for times_s, longest_s in known)
+    return own_yellow_s, own_red_s
 
 
 def red_clearance_s(path_m: float, mps: float) -> float:

@@ -11,7 +11,7 @@ nearest permitted state:
   keep their green meanwhile if the vehicles that follow would only wait for its pedestrians;
 - a yellow that has begun is finished;
 - a link gets its green once every foe is clear: neither green nor yellow, and red for
-  all_red_s and its time to clear the junction, a crossing for its walking time; for `g`
+  all_red_s, the red of its program or its time to clear the junction, a crossing for its walking time; for `g`
   this applies only to foes that it does not yield to: it yields to foes with priority by
   the junction's right of way that some phase shows green at the same time, and two links
   of which each yields to a part of the other may both show `g`;
@@ -36,7 +36,7 @@ from signals.safety.conflicts import (
     colours,
     links_that_show,
 )
-from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
+from signals.safety.safety_times import SafetyTimes, program_times, red_clearance_s, yellow_s_at
 from signals.safety.service_bounds import ServiceBounds
 from signals.saved_state import SavedState
 from signals.simulation_time import ceil_to_ms, round_to_ms
@@ -142,17 +142,22 @@ class SignalSafety:
         # a link that vehicles share with pedestrians needs its yellow
         self.is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self._crossings = [i for i, is_crossing in enumerate(self.is_crossing) if is_crossing]
+        own = program_times(network) if times.by_program else ([0.0] * self.rules.links,) * 2
         self.yellow_s = [
-            max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps
+            max(times.yellow_s, own_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0)
+            for own_s, mps in zip(own[0], network.approach_mps, strict=True)
         ]
         """Yellow by link, s."""
         self.clearance_s = [
             max(
                 times.all_red_s,
+                own_s,
                 red_clearance_s(path_m, mps) if times.red_by_path else 0.0,
                 length_m / times.walking_speed_mps,
             )
-            for path_m, mps, length_m in zip(network.path_m, network.slowest_mps, network.crossing_m, strict=True)
+            for own_s, path_m, mps, length_m in zip(
+                own[1], network.path_m, network.slowest_mps, network.crossing_m, strict=True
+            )
         ]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)

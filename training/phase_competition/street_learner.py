@@ -63,5 +63,6 @@ class StreetLearner(Learner):
 def inputs_of(decisions: Tensors, shared: Tensors) -> Inputs:
     """The inputs for decisions at the shared junctions."""
     junctions = {name: tf.gather(array, decisions["junction"][0]) for name, array in shared.items()}
-    shares = [decisions[name][0] for name in ("protected", "permissive")]
-    return Inputs(junctions, Service(*shares, None, None), decisions["lane_x"][0], decisions["green_x"][0])
+    # the rest of it is in lane_x and in the allowed greens
+    service = Service(decisions["protected"][0], decisions["permissive"][0], None, None)
+    return Inputs(junctions, service, decisions["lane_x"][0], decisions["green_x"][0])
