@@ -16,8 +16,8 @@ With x_i the features of incoming lane i and s_p those of green p:
 
 Two rules come after the network, in training too:
 
-- A lane with halting vehicles, whose first vehicle's link has had no green for MAX_RED_S and that the current green does
-  not serve, is served next, unless its exits are full; of several, the one with the longest time.
+- A lane with halting vehicles, whose first vehicle's link has had no green for MAX_RED_S and that the current green
+  does not serve, is served next, unless its exits are full; of several, the one with the longest time.
 - A green that moves nothing is not chosen while another one moves something. A green moves a lane with vehicles near or
   arriving soon whose exits are not full; the current green none whose first vehicle has stood for STOOD_S under it.
 
@@ -205,15 +205,15 @@ def _with_masks(junction: Junction) -> dict[str, Float32s]:
 
 
 class Observed(NamedTuple):
-    """The parts of n padded observations; P greens, L lanes."""
+    """The parts of n padded observations, arrays or tensors; P greens, L lanes."""
 
-    current: Array
+    current: Any
     """[n, P], one-hot of the current green."""
-    green_s: Array
+    green_s: Any
     """[n], for how long it has been shown."""
-    since_s: Array
+    since_s: Any
     """[n, P], time since each green was left, 0 for the current one."""
-    features: Array
+    features: Any
     """[n, L, features]."""
 
     @classmethod
@@ -225,15 +225,15 @@ class Observed(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Links that are left for the first vehicles of the lanes, by what each green shows them."""
+    """Links that are left for the first vehicles of the lanes, by what the greens show them; arrays or tensors."""
 
-    protected: Array
+    protected: Any
     """[n, P, L], the share of a lane's links that the green shows G."""
-    permissive: Array
+    permissive: Any
     """[n, P, L], the share that it shows g."""
-    red_s: Array
+    red_s: Any
     """[n, L], the longest time of such a link without green."""
-    stands: NDArray[np.bool_]
+    stands: Any
     """[n, L], whether the current green serves a link of the lane and its first vehicle stands."""
 
 

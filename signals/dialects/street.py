@@ -2,8 +2,8 @@
 
 Observation, float32: [one-hot of the current green | min_green bit | time for which it has been shown, s | for each
 green the time since it was left, s | for each incoming lane its features (`signals.approach_features`)], from the
-positions, speeds and waiting times of the vehicles within 300 m upstream. So a street needs sensors that see single vehicles (radar, camera): counts by lane are not
-enough.
+positions, speeds and waiting times of the vehicles within 300 m upstream. So a street needs sensors that see single
+vehicles (radar, camera): counts by lane are not enough.
 
 The greens are the distinct ones of the program that runs. What the policy needs of the network is in the contract:
 lanes, links, speed limits, and the time of each change of greens. Actions, yellow, minimum green and decision moments
@@ -54,10 +54,8 @@ class StreetDialect(SumoRl):
         return contract
 
     def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
-        head = [
-            pb.Feature(kind=kind, signal_id=signal.id)
-            for kind in ("phase",) * greens + HEAD + ("since_green",) * greens
-        ]
+        kinds = (*("phase",) * greens, *HEAD, *("since_green",) * greens)
+        head = [pb.Feature(kind=kind, signal_id=signal.id) for kind in kinds]
         return head + [
             pb.Feature(kind=kind, signal_id=signal.id, lane_id=approach.lane_id)
             for approach in signal.approaches
