@@ -137,12 +137,16 @@ class PlansState(_message.Message):
 class ScoredGreensState(_message.Message):
     __slots__ = ("next_decision_s", "signals")
     class Signal(_message.Message):
-        __slots__ = ("sequencer", "served_s")
+        __slots__ = ("sequencer", "served_s", "tried", "halting")
         SEQUENCER_FIELD_NUMBER: _ClassVar[int]
         SERVED_S_FIELD_NUMBER: _ClassVar[int]
+        TRIED_FIELD_NUMBER: _ClassVar[int]
+        HALTING_FIELD_NUMBER: _ClassVar[int]
         sequencer: SequencerState
         served_s: _containers.RepeatedScalarFieldContainer[float]
-        def __init__(self, sequencer: _Optional[_Union[SequencerState, _Mapping]] = ..., served_s: _Optional[_Iterable[float]] = ...) -> None: ...
+        tried: _containers.RepeatedScalarFieldContainer[bool]
+        halting: _containers.RepeatedScalarFieldContainer[float]
+        def __init__(self, sequencer: _Optional[_Union[SequencerState, _Mapping]] = ..., served_s: _Optional[_Iterable[float]] = ..., tried: _Optional[_Iterable[bool]] = ..., halting: _Optional[_Iterable[float]] = ...) -> None: ...
     NEXT_DECISION_S_FIELD_NUMBER: _ClassVar[int]
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
     next_decision_s: float

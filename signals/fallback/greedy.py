@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.network import SignalNetwork
 from signals.observation import Floats, Readings, Rows
@@ -50,16 +51,18 @@ class Greedy:
         self._rows: Rows = np.array([lane_row[lane] for lane in distance_m], np.intp)
         self._seen_from_m: Floats = length_m[self._rows] - DETECTION_M + np.array(list(distance_m.values()))
         """float64 [lanes], the position on the lane from which on a vehicle counts."""
-        self._served = np.zeros((len(greens), len(distance_m)))
-        """[greens, lanes], 1 if the green serves the lane, else 0."""
-        for row, state in zip(self._served, greens, strict=True):
-            incoming = {lane for c, link in zip(state, signal.links, strict=False) if c in GREEN for lane, _ in link}
-            served = {*incoming, *(lane for short in incoming for lane in lanes_behind.get(short, ()))}
-            row[:] = [lane in served for lane in distance_m]
+        self._served = np.array([[c in GREEN for c in state] for state in greens], float)
+        """[greens, links]"""
+        self._lanes = np.zeros((len(signal.links), len(distance_m)))
+        """[links, lanes], 1 for the incoming lanes of a link and those behind them."""
+        for row, link in zip(self._lanes, signal.links, strict=True):
+            incoming = {lane for lane, _ in link}
+            own = {*incoming, *(lane for short in incoming for lane in lanes_behind.get(short, ()))}
+            row[:] = [lane in own for lane in distance_m]
 
-    def scores(self, readings: Readings) -> Floats:
-        """float64 [greens], the vehicles."""
+    def scores(self, readings: Readings, counts: NDArray[np.bool_]) -> Floats:
+        """float64 [greens], the vehicles on the lanes of links that count."""
         vehicles = readings.by_vehicle
         is_near = (vehicles.row == self._rows[:, None]) & (vehicles.position_m >= self._seen_from_m[:, None])
-        counts: Floats = self._served @ is_near.sum(1)
-        return counts
+        vehicles_near: Floats = ((self._served * counts) @ self._lanes > 0) @ is_near.sum(1)
+        return vehicles_near

@@ -11,9 +11,11 @@ Transportation Research Part C 36 (2013).
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.network import SignalNetwork
 from signals.observation import Floats, Readings, Rows
+from signals.safety.conflicts import GREEN
 
 
 def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Iterable[str]]) -> list[str]:
@@ -41,19 +43,20 @@ class MaxPressure:
         lanes = [lane for lane in lanes_of(signal, lanes_behind) if lane in lane_row]
         column = {lane: k for k, lane in enumerate(lanes)}
         self._rows: Rows = np.array([lane_row[lane] for lane in lanes], np.intp)
-        self._weights = np.zeros((len(greens), len(lanes)))
-        """[greens, lanes], in 1/m."""
-        for row, state in zip(self._weights, greens, strict=True):
-            served = {pair for c, link in zip(state, signal.links, strict=False) if c in "Gg" for pair in link}
-            for incoming, outgoing in served:
-                approach = [lane for lane in (incoming, *lanes_behind.get(incoming, ())) if lane in column]
-                exit_lanes = [outgoing] if outgoing in column else []
-                for group, sign in ((approach, 1.0), (exit_lanes, -1.0)):
-                    total_m = sum(length_m[lane_row[lane]] for lane in group)
-                    for lane in group:
-                        row[column[lane]] += sign / total_m
+        self._served = np.array([[c in GREEN for c in state] for state in greens], float)
+        """[greens, links]"""
+        self._weights = np.zeros((len(signal.links), len(lanes)))
+        """[links, lanes], in 1/m."""
+        pairs = {pair: k for k, link in enumerate(signal.links) for pair in link}
+        for (incoming, outgoing), k in pairs.items():
+            approach = [lane for lane in (incoming, *lanes_behind.get(incoming, ())) if lane in column]
+            exit_lanes = [outgoing] if outgoing in column else []
+            for group, sign in ((approach, 1.0), (exit_lanes, -1.0)):
+                total_m = sum(length_m[lane_row[lane]] for lane in group)
+                for lane in group:
+                    self._weights[k, column[lane]] += sign / total_m
 
-    def scores(self, readings: Readings) -> Floats:
-        """float64 [greens], the pressures in 1/m."""
-        pressures: Floats = self._weights @ readings.vehicles[self._rows]
+    def scores(self, readings: Readings, counts: NDArray[np.bool_]) -> Floats:
+        """float64 [greens], the pressures in 1/m of the links that count."""
+        pressures: Floats = self._served @ (counts * (self._weights @ readings.vehicles[self._rows]))
         return pressures

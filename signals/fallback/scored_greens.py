@@ -2,6 +2,9 @@
 
 A link that has waited for MAX_WAIT_S is served next, whatever the scores: its lane may be too short to see the queue
 behind it, or its detector may have failed.
+
+A lane whose queue does not shrink under a green stands for a link that this green does not serve: until it moves, the
+links that the green shows G do not count, unless no other link of the lane is left, as before a full exit.
 """
 
 import math
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.network import SignalNetwork
 from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
@@ -32,6 +36,10 @@ class ScoredSignalState(SavedState):
     sequencer: GreenPhasesState
     served_s: list[float]
     """When each link was last served. Links that no green serves never wait."""
+    tried: list[bool]
+    """Whether each link's lane has stood while the link was G, and not moved since."""
+    halting: list[float]
+    """Vehicles that halted on each link's lanes at the last decision."""
 
 
 @dataclass
@@ -66,8 +74,30 @@ class GreenScore(Protocol):
             lanes_behind: by short incoming lane, lane that leads to it -> distance from its end to the stop line, m.
         """
 
-    def scores(self, readings: Readings) -> Floats:
-        """float64 [greens]."""
+    def scores(self, readings: Readings, counts: NDArray[np.bool_]) -> Floats:
+        """float64 [greens]. `counts`: [links], whether a link counts."""
+
+
+class _StandingLanes:
+    """The links of a signal that the first vehicles of their lanes cannot wait for."""
+
+    def __init__(self, signal: SignalNetwork, greens: Sequence[str], lane_row: Mapping[str, int]) -> None:
+        lanes = [{lane for lane, _ in link if lane in lane_row} for link in signal.links]
+        self._lanes = np.zeros((len(lanes), len(lane_row)))
+        for row, own in zip(self._lanes, lanes, strict=True):
+            row[[lane_row[lane] for lane in own]] = 1.0
+        self._shares_lane = np.array([[not own.isdisjoint(other) for other in lanes] for own in lanes])
+        self._protected = np.array([[c == "G" for c in state] for state in greens])
+        self._is_served = np.array([[c in GREEN for c in state] for state in greens]).any(0)
+
+    def update(self, signal: ScoredSignalState, green: int, was_green: bool, readings: Readings) -> None:
+        """Learn from the queues since the last decision. `was_green`: the green was shown all this time."""
+        halting, before = self._lanes @ readings.halting, np.array(signal.halting)
+        tried = np.array(signal.tried, bool) & (halting > 0) & (halting >= before)
+        if was_green:
+            tried |= self._protected[green] & (halting > 0) & (halting >= before)
+        others = self._shares_lane & self._is_served & ~tried
+        signal.tried, signal.halting = (tried & others.any(1)).tolist(), halting.tolist()
 
 
 class ScoredGreens:
@@ -93,10 +123,13 @@ class ScoredGreens:
         ]
         self._served = [np.array([[c in GREEN for c in state] for state in states]) for states in greens]
         """By signal, bool [greens, links]: whether a green serves a link."""
-        signal_states = [
-            ScoredSignalState(sequencer.state, [0.0] * served.shape[1])
-            for sequencer, served in zip(self._sequencers, self._served, strict=True)
+        self._standing = [
+            _StandingLanes(signal, states, lane_row) for signal, states in zip(signals, greens, strict=True)
         ]
+        signal_states = []
+        for sequencer, served in zip(self._sequencers, self._served, strict=True):
+            links = served.shape[1]
+            signal_states.append(ScoredSignalState(sequencer.state, [0.0] * links, [False] * links, [0.0] * links))
         self.state = ScoredGreensState(signal_states)
 
     def enter(self, now: float, shown: Sequence[str]) -> None:
@@ -105,7 +138,8 @@ class ScoredGreens:
         for sequencer, shown_state in zip(self._sequencers, shown, strict=True):
             sequencer.enter(now, [shown_state])
         for signal in self.state.signals:
-            signal.served_s = [now] * len(signal.served_s)
+            links = len(signal.served_s)
+            signal.served_s, signal.tried, signal.halting = [now] * links, [False] * links, [0.0] * links
 
     def decide(self, now: float, readings: Readings) -> None:
         """Decide by the newest readings, if a decision is due."""
@@ -113,11 +147,14 @@ class ScoredGreens:
             return
         self.state.next_decision_s = round_to_ms(now + DECISION_INTERVAL_S)
         for k, sequencer in enumerate(self._sequencers):
-            scores = self._scores[k].scores(readings)
+            signal = self.state.signals[k]
+            was_green = now - sequencer.state.green_from_s >= DECISION_INTERVAL_S
+            self._standing[k].update(signal, sequencer.state.green, was_green, readings)
+            scores = self._scores[k].scores(readings, ~np.array(signal.tried, bool))
             # of equal greens the current one stays: a change costs a yellow
             current = sequencer.phase_state(now).phases[0]
             best = current if scores[current] >= scores.max() - 1e-12 else int(scores.argmax())
-            served, signal = self._served[k], self.state.signals[k]
+            served = self._served[k]
             served_s = np.array(signal.served_s)
             served_s[served[current] | ~served.any(0)] = now
             signal.served_s = served_s.tolist()
