@@ -32,8 +32,12 @@ MIN_MERGE_M, MAX_MERGE_M = 60.0, 150.0
 """Distance of an on-ramp from the signal behind it."""
 MIN_SIGNAL_ROADS = 3
 """A junction of fewer roads has no signal: nothing crosses there."""
-UNSIGNALISED_SHARE = 0.06
-"""Share of the junctions of three roads without a signal."""
+UNSIGNALISED_SHARE = 0.1
+"""Share of the junctions without a signal, on streets of several."""
+YIELDING_RING_SHARE = 0.5
+"""Share of the roundabouts whose signals are on the roads that lead there, and not at the ring."""
+MIN_RING_WAY_M, MAX_RING_WAY_M = 45.0, 150.0
+"""Distance of these signals from the ring: a queue before one reaches through the roundabout to another."""
 
 Point = tuple[float, float]
 
@@ -106,7 +110,7 @@ def finish(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> Layout
     degrees = layout.roads_at()
     signals = sorted(node for node in layout.signals if degrees[node] >= MIN_SIGNAL_ROADS)
     if len(signals) > 2 and kind.shape in (Shape.GRID, Shape.LINE, Shape.RANDOM):
-        signals = [node for node in signals if degrees[node] > MIN_SIGNAL_ROADS or rng.random() >= UNSIGNALISED_SHARE]
+        signals = [node for node in signals if rng.random() >= UNSIGNALISED_SHARE]
     layout = replace(layout, signals=frozenset(signals))
     for number in range(kind.merges):
         layout = _add_ramp(layout, number, rng)
@@ -193,12 +197,13 @@ def _ahead(place: Point, angle: float, distance_m: float) -> Point:
 
 
 def _roundabout(kind: StreetKind, rng: np.random.Generator) -> Layout:
-    """A ring of one-way roads, counterclockwise, with a two-way arm at each node."""
+    """A ring of one-way roads, counterclockwise, with a two-way arm at each node; some have further signals there."""
     radius_m = float(rng.uniform(MIN_RADIUS_M, MAX_RADIUS_M))
     angles = [2 * math.pi * (k + float(rng.uniform(-0.15, 0.15))) / kind.columns for k in range(kind.columns)]
     places = {f"J{k}": _ahead((0.0, 0.0), angle, radius_m) for k, angle in enumerate(angles)}
-    signals = frozenset(places)
-    roads = []
+    has_yielding_ring = rng.random() < YIELDING_RING_SHARE
+    signals = set() if has_yielding_ring else set(places)
+    roads: list[Road] = []
     for k, angle in enumerate(angles):
         following = angles[(k + 1) % kind.columns] + (2 * math.pi if k + 1 == kind.columns else 0)
         steps = max(2, math.ceil((following - angle) / RING_STEP))
@@ -206,8 +211,16 @@ def _roundabout(kind: StreetKind, rng: np.random.Generator) -> Layout:
             _ahead((0.0, 0.0), angle + (following - angle) * step / steps, radius_m) for step in range(1, steps)
         )
         roads.append(Road(f"J{k}", f"J{(k + 1) % kind.columns}", is_one_way=True, is_ring=True, bend=bend))
-        _add_end(places, roads, f"J{k}", angle, rng)
-    return Layout(places, signals, tuple(roads))
+        if not has_yielding_ring:
+            _add_end(places, roads, f"J{k}", angle, rng)
+            continue
+        way_m = float(rng.uniform(MIN_RING_WAY_M, MAX_RING_WAY_M))
+        places[f"S{k}"] = _ahead(places[f"J{k}"], angle, way_m)
+        signals.add(f"S{k}")
+        roads.append(Road(f"S{k}", f"J{k}"))
+        for turn in (-1.2, 1.2) if rng.random() < 0.5 else (-1.4, 0.0, 1.4):
+            _add_end(places, roads, f"S{k}", angle + turn, rng)
+    return Layout(places, frozenset(signals), tuple(roads))
 
 
 def _remove_roads(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> Layout:

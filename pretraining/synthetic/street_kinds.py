@@ -21,16 +21,16 @@ class Shape(StrEnum):
     IRREGULAR = "irregular"
     """A junction of 3 to 6 arms at any angles, with up to two others and on-ramps beside it."""
     ROUNDABOUT = "roundabout"
-    """A roundabout with a signal at each of its arms."""
+    """A roundabout with a signal at each of its arms, there or before."""
 
 
 SHAPES = {
     Shape.GRID: 0.26,
     Shape.LINE: 0.18,
     Shape.SINGLE: 0.2,
-    Shape.RANDOM: 0.13,
-    Shape.IRREGULAR: 0.17,
-    Shape.ROUNDABOUT: 0.06,
+    Shape.RANDOM: 0.11,
+    Shape.IRREGULAR: 0.15,
+    Shape.ROUNDABOUT: 0.1,
 }
 """Probability of each shape."""
 LANES = {1: 0.36, 2: 0.34, 3: 0.2, 4: 0.1}

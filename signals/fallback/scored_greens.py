@@ -93,11 +93,18 @@ class _StandingLanes:
     def update(self, signal: ScoredSignalState, green: int, was_green: bool, readings: Readings) -> None:
         """Learn from the queues since the last decision. `was_green`: the green was shown all this time."""
         halting, before = self._lanes @ readings.halting, np.array(signal.halting)
-        tried = np.array(signal.tried, bool) & (halting > 0) & (halting >= before)
+        stands = (before > 0) & (halting >= before)
+        tried = np.array(signal.tried, bool) & stands
         if was_green:
-            tried |= self._protected[green] & (halting > 0) & (halting >= before)
-        others = self._shares_lane & self._is_served & ~tried
-        signal.tried, signal.halting = (tried & others.any(1)).tolist(), halting.tolist()
+            tried |= self._protected[green] & stands
+        # without a link that is left, the others are tried once more, and then this green's
+        tried &= self._is_left(tried) | self._protected[green]
+        tried &= self._is_left(tried)
+        signal.tried, signal.halting = tried.tolist(), halting.tolist()
+
+    def _is_left(self, tried: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[links], whether a link of the same lane is left that some green serves."""
+        return np.asarray((self._shares_lane & self._is_served & ~tried).any(1))
 
 
 class ScoredGreens:
