@@ -39,7 +39,7 @@ class ScoredSignalState(SavedState):
     tried: list[bool]
     """Whether each link's lane has stood while the link was G, and not moved since."""
     halting: list[float]
-    """Vehicles that halted on each link's lanes at the last decision."""
+    """Vehicles that halted on each link's lanes at the last decision; infinite before the first one."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class _StandingLanes:
     def update(self, signal: ScoredSignalState, green: int, was_green: bool, readings: Readings) -> None:
         """Learn from the queues since the last decision. `was_green`: the green was shown all this time."""
         halting, before = self._lanes @ readings.halting, np.array(signal.halting)
-        stands = (before > 0) & (halting >= before)
+        stands = (halting > 0) & (halting >= before)
         tried = np.array(signal.tried, bool) & stands
         if was_green:
             tried |= self._protected[green] & stands
@@ -146,7 +146,7 @@ class ScoredGreens:
             sequencer.enter(now, [shown_state])
         for signal in self.state.signals:
             links = len(signal.served_s)
-            signal.served_s, signal.tried, signal.halting = [now] * links, [False] * links, [0.0] * links
+            signal.served_s, signal.tried, signal.halting = [now] * links, [False] * links, [math.inf] * links
 
     def decide(self, now: float, readings: Readings) -> None:
         """Decide by the newest readings, if a decision is due."""
