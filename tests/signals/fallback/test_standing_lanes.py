@@ -91,6 +91,6 @@ def test_a_yielding_link_is_never_ruled_out(kind, signal):
 def test_standing_during_a_change_says_nothing(kind, signal):
     """The lane had no green in the last 5 s."""
     played = Played(kind, signal)
-    played.shown(0, other=6)
-    played.shown(6, other=0)
+    assert [played.shown(0, other=6) for _ in range(2)] == [AHEAD, OTHER]
+    played.shown(6, other=6)
     assert played.made.state.signals[0].tried == [False, False, False]
