@@ -22,7 +22,7 @@ from xml.sax.saxutils import quoteattr
 import sumolib
 
 from city import config, network
-from city.errors import ProgramFailed, first_line
+from city.errors import ProgramFailed
 from city.network import SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
 from signals.policy_signals import distinct_greens, running_program
@@ -93,12 +93,13 @@ KINDS = (
     Kind("legs-2-footway", FOOTWAY, lanes=2),
     *(Kind(f"legs-3-lanes-{n}", legs=3, lanes=n) for n in (1, 2, 3)),
     *(Kind(f"legs-5-lanes-{n}", legs=5, lanes=n) for n in (1, 2)),
-    Kind("pocket-10", pocket_m=10),
+    Kind("pocket-10", pocket_m=10, usable_share=0.7),
     Kind("pocket-30", lanes=2, pocket_m=30, left_green_s=6),
     Kind("pocket-60-leading", lanes=2, pocket_m=60, layout=LEADING),
     Kind("pocket-60-lagging", pocket_m=60, layout=LAGGING),
     Kind("arrows-own-lanes", lanes=2, pocket_m=60, layout=ARROWS),
-    *(Kind(f"{layout}-shared-lane", layout=layout, usable_share=0.4) for layout in (LEADING, LAGGING, ARROWS)),
+    *(Kind(f"{layout}-shared-lane", layout=layout, usable_share=0.5) for layout in (LEADING, LAGGING)),
+    Kind("arrows-shared-lane", layout=ARROWS, usable_share=0.35),
     Kind("arrows-shared-lanes-2", lanes=2, layout=ARROWS, usable_share=0.5),
     Kind("half-signalised", lanes=2, has_yielding_leg=True),
     Kind("ramp", RAMP, lanes=2),
@@ -166,7 +167,7 @@ def _network(folder: Path, kind: Kind, all_red_s: int) -> Path:
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise ProgramFailed(f"netconvert cannot build {kind.name}: {first_line(result.stderr)}")
+        raise ProgramFailed(f"netconvert cannot build {kind.name}: {result.stderr.strip()[:200]!r}")
     return net_file
 
 
