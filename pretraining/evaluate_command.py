@@ -62,8 +62,8 @@ def parser(prog: str) -> Parser:
         "--streets",
         default=SYNTHETIC,
         metavar="DIR",
-        help="compare on the streets of a folder, or synthetic: on random ones that no training has, or plain: on one "
-        "of each plain kind of signal, at several demands (default: synthetic)",
+        help="compare on the streets of a folder; or synthetic: on random ones that no training has; or plain: on each "
+        "plain kind of signal at 30, 60 and 90 %% of its capacity (default: synthetic)",
     )
     flags.add_count(parser, "--street-count", 1, "number of synthetic streets", 50)
     parser.add_argument(
@@ -73,9 +73,13 @@ def parser(prog: str) -> Parser:
         help="pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the candidate "
         "(default: pretrained,fixed,actuated,max-pressure)",
     )
-    flags.add_count(parser, "--demands", 1, "random demands of each street, with one seed after another", 1)
+    flags.add_count(parser, "--demands", 1, "random demands of each street", 1)
     flags.add_count(
-        parser, "--first-seed", 0, "first seed of the first street's demands; the next street's is 1 more", 1
+        parser,
+        "--first-seed",
+        0,
+        "seed of the first street's first demand; each further demand and street has 1 more",
+        1,
     )
     flags.add_seconds(parser, f"simulated time (default: {SECONDS:g})", SECONDS)
     flags.add_workers(parser)
@@ -94,32 +98,23 @@ def run(args: argparse.Namespace) -> int:
     streets = _streets(args)
     # read before the simulations: an error afterwards would lose their results
     cities = {street.name: city_of(street) for street in streets} if args.out is not None else {}
-    found: dict[tuple[str, str], StreetResult | None] = {}
+    places = {}
     with executor(args.workers, args.ray) as runner:
-        jobs = [
-            StreetJob(
-                street_results.name_of(street, demand),
-                packed_streets.for_jobs(runner, street),
-                args.first_seed + k + demand,
-                _vehicles_per_lane_h(args.first_seed + k + demand),
-                args.seconds,
-                arm,
-            )
-            for k, street in enumerate(streets)
-            for demand in range(args.demands)
-            for arm in arms
-        ]
-        for job, result in street_results.outcomes(runner, jobs, program.print_line):
-            found[job.name, job.arm.name] = result
-    if not any(result is not None and result.total for result in found.values()):
-        raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
-    results = {
-        street.name: {
-            arm.name: [found[street_results.name_of(street, demand), arm.name] for demand in range(args.demands)]
-            for arm in arms
+        for k, street in enumerate(streets):
+            files = packed_streets.for_jobs(runner, street)
+            for demand, seed in enumerate(range(args.first_seed + k, args.first_seed + k + args.demands)):
+                rate = float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
+                name = street_results.name_of(street, demand)
+                for arm in arms:
+                    places[StreetJob(name, files, seed, rate, args.seconds, arm)] = street.name, demand
+        results: dict[str, dict[str, list[StreetResult | None]]] = {
+            street.name: {arm.name: [None] * args.demands for arm in arms} for street in streets
         }
-        for street in streets
-    }
+        for job, result in street_results.outcomes(runner, list(places), program.print_line):
+            name, demand = places[job]
+            results[name][job.arm.name][demand] = result
+    if not any(r is not None and r.total for by_arm in results.values() for own in by_arm.values() for r in own):
+        raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
     if args.out is not None:
         _write(args.out / "streets.csv", arms, results, cities)
     print("\n".join(_lines(arms, results)))
@@ -135,11 +130,6 @@ def _streets(args: argparse.Namespace) -> list[Path]:
     if args.streets == PLAIN:
         return plain_kinds.write(args.out / "streets")
     return synthetic(args.out / "streets", range(HELD_OUT_SEED, HELD_OUT_SEED + args.street_count))
-
-
-def _vehicles_per_lane_h(seed: int) -> float:
-    """A street's random demand by lane of its sources."""
-    return float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
 
 
 def _write(path: Path, arms: Sequence[Arm], results: Results, cities: Mapping[str, City]) -> None:
