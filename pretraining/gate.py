@@ -109,10 +109,10 @@ class Verdict:
     plain_count: int = 0
     """Number of plain streets with a result of a baseline."""
     plain_better: int = 0
-    """Those on which it has less delay than every baseline."""
+    """Number of plain streets on which the network has less delay than every baseline."""
     plain_slow: tuple[str, ...] = ()
-    """Those on which it has more than MAX_PLAIN_RATIO times the best baseline's delay, with the ratio and that
-    baseline."""
+    """Plain streets on which the network has more than MAX_PLAIN_RATIO times the best baseline's delay, with the ratio
+    and that baseline."""
 
     @property
     def failure(self) -> str:
@@ -230,11 +230,6 @@ def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResul
     ended = tuple(street for street in pairs if street not in compared)
     mean_ratio = mean_s / reference_s if compared else math.inf
     return Verdict(name, mean_s, mean_ratio, ratios[worst], worst, gridlocks, ended)
-
-
-def reference_delay_s(results: Results) -> float:
-    """Geometric mean of the reference's delays."""
-    return street_results.mean_delay_s(by_name[REFERENCE] for by_name in results.values())
 
 
 def ratio(result: StreetResult | None, reference: StreetResult) -> float:

@@ -89,23 +89,20 @@ class StreetsSettings:
 
     def check_files(self) -> None:
         """Raise InputError if the training would replace results of this model number."""
-        if self.state.path.exists():
-            raise InputError(
-                f"{self.state.path}: already exists, with model number {self.number}; pass another --model-number "
-                "or --out, or --resume to continue a training"
-            )
-        if self.policy_file.exists():
-            raise InputError(
-                f"{self.policy_file}: already exists, and there is no saved state to resume its training from; remove "
-                "it, or pass another --model-number or --out"
-            )
+        remedies = {self.state.path: ", or --resume to continue a training", self.policy_file: ", or remove it"}
+        for path, remedy in remedies.items():
+            if path.exists():
+                raise InputError(
+                    f"{path}: already exists, with model number {self.number}; pass another --model-number or "
+                    f"--out{remedy}"
+                )
 
 
 class StreetsTrainer:
-    """Trains the shared networks."""
+    """Trains one network on many streets."""
 
     def __init__(self, settings: StreetsSettings, report: Callable[[str], None]) -> None:
-        """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of
+        """Prepare the network, or read the state to resume from. Raises InputError. `report`: called with lines of
         progress."""
         self._settings, self._report = settings, report
         self._executor = executor(settings.workers, settings.ray)

@@ -9,6 +9,7 @@ from city.program import print_line
 from pretraining import select_command
 from pretraining.select_command import SECONDS
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
+from simulation.street_simulation import SimulationFailed
 from training import flags
 from training.ppo_config import StreetPpo
 from training.saved_state import locked, run_resumable, state_file
@@ -48,36 +49,31 @@ def _train(args: argparse.Namespace) -> int:
     select_command.check_ray(args)
     if args.street_count is not None and args.streets != SYNTHETIC:
         raise InputError("--street-count is for --streets synthetic; leave it out")
-    with locked(args.out, args.model_number):
-        return _train_locked(args)
-
-
-def _train_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
-    from simulation.street_simulation import SimulationFailed
     from training.statistics import NotFinite
 
-    select_command.check_cluster(args)
-    if args.streets == SYNTHETIC:
-        streets = synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
-    else:
-        streets = of_folder(Path(args.streets), print_line)
-    settings = StreetsSettings(
-        args.out,
-        tuple(streets),
-        number=args.model_number,
-        updates=-(-args.episodes // args.episodes_per_update),
-        episodes_per_update=args.episodes_per_update,
-        seconds=args.seconds,
-        seed=args.seed,
-        workers=args.workers,
-        ray=args.ray,
-        reward=args.reward,
-        ppo=StreetPpo(**flags.ppo_values(args)),
-        resume=args.resume,
-    )
-    try:
-        return select_command.exported(StreetsTrainer(settings, print_line).run())
-    except (NotFinite, SimulationFailed) as error:
-        raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
+    with locked(args.out, args.model_number):
+        select_command.check_cluster(args)
+        if args.streets == SYNTHETIC:
+            streets = synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
+        else:
+            streets = of_folder(Path(args.streets), print_line)
+        settings = StreetsSettings(
+            args.out,
+            tuple(streets),
+            number=args.model_number,
+            updates=-(-args.episodes // args.episodes_per_update),
+            episodes_per_update=args.episodes_per_update,
+            seconds=args.seconds,
+            seed=args.seed,
+            workers=args.workers,
+            ray=args.ray,
+            reward=args.reward,
+            ppo=StreetPpo(**flags.ppo_values(args)),
+            resume=args.resume,
+        )
+        try:
+            return select_command.exported(StreetsTrainer(settings, print_line).run())
+        except (NotFinite, SimulationFailed) as error:
+            raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None

@@ -152,7 +152,7 @@ def test_a_plain_street_that_sumo_ends_early_counts_against_its_arm_alone():
     ended, baseline_ended = plain([10.0, 10.0]), plain([10.0, 10.0], actuated=1.0)
     ended[1]["own"] = None
     baseline_ended[0]["actuated"] = None
-    assert "p9 (inf times" in on_plain(*good, ended).failure
+    assert "p9 (inf times" in on_plain(*good, ended).failure and on_plain(*good, ended).plain_better == 9
     assert on_plain(*good, baseline_ended).failure == ""
     for baseline in BASELINES:
         ended[0][baseline] = None

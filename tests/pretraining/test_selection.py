@@ -71,10 +71,7 @@ def test_the_best_network_that_passes_is_written_with_its_verdict(folder, passin
     description = phase_networks.description_of(policy)
     own = description["gate"]
     assert own["name"] in FILES and (own["simulations"], own["streets"], own["plain_count"]) == (4, 2, 1)
-    assert (own["seconds"], own["mean_ratio"]) == (
-        100.0,
-        pytest.approx(own["mean_delay_s"] / own["reference"]["mean_delay_s"], abs=0.01),
-    )
+    assert (own["seconds"], own["reference"]) == (100.0, "max-pressure") and own["mean_ratio"] > 0
     assert description["training"] == {"--seed": FILES.index(own["name"])}
     written, network = arrays(policy), arrays(folder / own["name"])
     assert all((written[name] == network[name]).all() for name in network) and written.keys() == network.keys()
