@@ -5,8 +5,11 @@ import sys
 from city.arguments import run_subcommand
 
 SUBCOMMANDS = {
-    "train": ("pretraining.train_command", "train networks on many streets, and make one policy of the best"),
-    "select": ("pretraining.select_command", "make one policy of the best of trained networks"),
+    "train": ("pretraining.train_command", "train a network on many streets: one policy for any junction"),
+    "select": (
+        "pretraining.select_command",
+        "put trained networks through the gate, and keep the best one that passes",
+    ),
     "evaluate": ("pretraining.evaluate_command", "compare policies and baselines on many streets"),
 }
 """By name: the module, and the summary."""

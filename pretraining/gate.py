@@ -1,16 +1,22 @@
-"""The gate of trained networks: greedy on validation streets, beside max-pressure as the reference.
+"""The gate of trained networks: greedy on validation streets, beside baselines as the reference.
 
 Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay
-does not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of
-them, and demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is
-dropped for one bad simulation:
+does not show it. The gate's streets are no training's.
+
+On synthetic streets, max-pressure is the reference. Each of the oddities that real networks have is on a part of them,
+and demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is dropped for
+one bad simulation:
 
 - a gridlock where the reference has none,
 - more than MAX_RATIO times the reference's delay,
 - one that SUMO ends early where it does not end the reference's.
 
-So a verdict does not depend on other networks. Of those that pass, the best are kept, and none whose geometric mean
-delay over all simulations is more than MAX_MEAN_RATIO times the least.
+On plain streets (`plain_kinds`), the best of all baselines on a street is the reference. A network is dropped for more
+than MAX_PLAIN_RATIO times its delay on one street, in the mean over SEEDS demands, and unless it has less delay than
+the reference on most streets.
+
+So a verdict does not depend on other networks. Of those that pass, the one with the least geometric mean delay over the
+simulations of synthetic streets is chosen.
 """
 
 import csv
@@ -18,15 +24,16 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from evaluation.arms import MAX_PRESSURE
-from pretraining import street_results
-from pretraining.street_results import StreetResult, moves_too_few
+from evaluation.arms import BASELINES, MAX_PRESSURE
+from pretraining import plain_kinds, street_results
+from pretraining.street_results import StreetResult, combined, moves_too_few
 from pretraining.streets import synthetic
 from pretraining.synthetic import oddities
 from pretraining.synthetic.oddities import Oddity
@@ -48,12 +55,16 @@ LIGHT, USUAL, SATURATED = (10.0, 60.0), (60.0, 200.0), (200.0, 350.0)
 DEMANDS = (USUAL, SATURATED, USUAL, LIGHT, USUAL, SATURATED)
 """Demand of one street after another, over and over."""
 MAX_RATIO = 1.5
-MAX_MEAN_RATIO = 1.15
+"""Bound of a network's delay relative to REFERENCE's, in a simulation of a synthetic street."""
+MAX_PLAIN_RATIO = 1.1
+"""Bound of a network's delay relative to that of the best baseline, on a plain street."""
 EXTRA_S = 5.0
-"""Added to both delays of a ratio of one simulation: with little traffic, twice a delay of 3 s is no failure."""
+"""Added to both delays of a ratio: with little traffic, twice a delay of 3 s is no failure."""
 
 Results = Mapping[str, Mapping[str, StreetResult | None]]
-"""By simulation (`GateStreet.name`), by name of a network or REFERENCE; None if SUMO has ended it early."""
+"""By simulation (`GateStreet.name`), by name of a network or baseline; None if SUMO has ended it early."""
+PlainResults = Mapping[str, Sequence[Mapping[str, StreetResult | None]]]
+"""By plain street, a mapping for each of its demands: by name of a network or baseline."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +74,19 @@ class GateStreet:
     folder: Path
     seed: int
     """Seed of the demand and SUMO: that of the street, and SEED_STEP for each simulation before."""
-    vehicles_per_lane_h: float
-    oddities: tuple[Oddity, ...]
+    vehicles_per_lane_h: float | None
+    """None for a plain street, which has its own demand."""
+    oddities: tuple[Oddity, ...] = ()
 
     @property
     def name(self) -> str:
-        """Name of the simulation: the street's, with a number from the second simulation on."""
-        repetition = self.seed // SEED_STEP
-        return f"{self.folder.name} ({repetition + 1})" if repetition else self.folder.name
+        """Name of the simulation."""
+        return street_results.name_of(self.folder, self.seed // SEED_STEP)
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Baselines that are simulated on it."""
+        return BASELINES if self.vehicles_per_lane_h is None else (REFERENCE,)
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,13 @@ class Verdict:
     """Simulations in which it has a gridlock and the reference has none."""
     ended: tuple[str, ...] = ()
     """Simulations that SUMO has ended early, and the reference's not."""
+    plain_count: int = 0
+    """Number of plain streets with a result of a baseline."""
+    plain_better: int = 0
+    """Number of plain streets on which the network has less delay than every baseline."""
+    plain_slow: tuple[str, ...] = ()
+    """Plain streets on which the network has more than MAX_PLAIN_RATIO times the best baseline's delay, with the ratio
+    and that baseline."""
 
     @property
     def failure(self) -> str:
@@ -103,6 +126,15 @@ class Verdict:
             reasons.append(
                 f"{self.worst_ratio:.2f} times as slow as {REFERENCE} on {self.worst_street}, more than {MAX_RATIO:g} "
                 "times"
+            )
+        if self.plain_slow:
+            reasons.append(
+                f"more than {MAX_PLAIN_RATIO:g} times the best baseline's delay on {len(self.plain_slow)} of "
+                f"{self.plain_count} plain streets: {', '.join(self.plain_slow)}"
+            )
+        if self.plain_count and 2 * self.plain_better <= self.plain_count:
+            reasons.append(
+                f"less delay than every baseline on only {self.plain_better} of {self.plain_count} plain streets"
             )
         return "; ".join(reasons)
 
@@ -137,18 +169,59 @@ def streets(folder: Path, count: int) -> list[GateStreet]:
     ]
 
 
-def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
-    """The verdicts on networks, each against the reference alone. Raises SimulationFailed if the reference has no
-    result with a vehicle."""
+def plain_streets(folder: Path) -> list[GateStreet]:
+    """SEEDS simulations of each plain street, which is written into a folder. Raises ProgramFailed."""
+    seeds = range(FIRST_SEED, FIRST_SEED + SEEDS * SEED_STEP, SEED_STEP)
+    return [GateStreet(street, seed, None) for street in plain_kinds.write(folder) for seed in seeds]
+
+
+def by_street(streets: Sequence[GateStreet], results: Results) -> PlainResults:
+    """The results of plain streets."""
+    found: dict[str, list[Mapping[str, StreetResult | None]]] = {}
+    for street in streets:
+        found.setdefault(street.folder.name, []).append(results[street.name])
+    return found
+
+
+def judge(results: Results, plain: PlainResults, names: Sequence[str]) -> list[Verdict]:
+    """The verdicts on networks, each against the baselines alone.
+
+    Args:
+        results: of synthetic streets.
+        plain: of plain streets.
+        names: of the networks.
+
+    Raises SimulationFailed if the reference has no result with a vehicle.
+    """
     references = {street: by_name[REFERENCE] for street, by_name in results.items()}
     used = {street: reference for street, reference in references.items() if reference is not None and reference.total}
     if not used:
         raise SimulationFailed("the gate has no street with a vehicle; pass more --gate-streets or longer --seconds")
-    return [_judge(name, {street: (results[street][name], used[street]) for street in used}) for name in names]
+    return [
+        replace(_judge(name, {street: (results[street][name], used[street]) for street in used}), **_plain(name, plain))
+        for name in names
+    ]
+
+
+def _plain(name: str, plain: PlainResults) -> dict[str, Any]:
+    """A network's verdict on plain streets, by field of Verdict."""
+    count, better, slow = 0, 0, []
+    for street, demands in plain.items():
+        baselines = {arm: combined([by_name[arm] for by_name in demands]) for arm in BASELINES}
+        references = {arm: result for arm, result in baselines.items() if result is not None and result.total}
+        if not references:
+            continue
+        best = min(references, key=lambda arm: references[arm].delay_s)
+        own = combined([by_name[name] for by_name in demands])
+        count += 1
+        better += own is not None and own.delay_s < references[best].delay_s
+        if (value := ratio(own, references[best])) > MAX_PLAIN_RATIO:
+            slow.append(f"{street} ({value:.2f} times {best})")
+    return {"plain_count": count, "plain_better": better, "plain_slow": tuple(slow)}
 
 
 def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResult]]) -> Verdict:
-    """The verdict on a network. `pairs`: by simulation, its result and the reference's."""
+    """The verdict on synthetic streets. `pairs`: by simulation, the network's result and the reference's."""
     ratios = {street: ratio(*pair) for street, pair in pairs.items()}
     worst = max(ratios, key=lambda street: ratios[street])
     compared = {street: (own, other) for street, (own, other) in pairs.items() if own is not None}
@@ -159,26 +232,22 @@ def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResul
     return Verdict(name, mean_s, mean_ratio, ratios[worst], worst, gridlocks, ended)
 
 
-def reference_delay_s(results: Results) -> float:
-    """Geometric mean of the reference's delays."""
-    return street_results.mean_delay_s(by_name[REFERENCE] for by_name in results.values())
-
-
 def ratio(result: StreetResult | None, reference: StreetResult) -> float:
     """A delay relative to the reference's, EXTRA_S added to both; infinite without a result."""
     return math.inf if result is None else (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
 
 
-def best(verdicts: Sequence[Verdict], keep: int) -> list[Verdict]:
-    """The networks that pass with the least mean delay, at most `keep` and MAX_MEAN_RATIO times the least, in the given
-    order."""
-    passing = sorted((verdict for verdict in verdicts if not verdict.failure), key=lambda verdict: verdict.mean_delay_s)
-    kept = [verdict for verdict in passing[:keep] if verdict.mean_delay_s <= MAX_MEAN_RATIO * passing[0].mean_delay_s]
-    return [verdict for verdict in verdicts if verdict in kept]
+def best(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The network that passes with the least mean delay; None if none passes."""
+    passing = (verdict for verdict in verdicts if not verdict.failure)
+    return min(passing, key=lambda verdict: verdict.mean_delay_s, default=None)
 
 
 def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
-    """The results as CSV: a row for each simulation and each network; empty cells where SUMO has ended it early."""
+    """The results as CSV: a row for each simulation and each network; empty cells where SUMO has ended it early.
+
+    `ratio`: the delay relative to that of REFERENCE.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total"]
@@ -194,5 +263,6 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
                     cells += [int(moves_too_few(result, reference)), f"{ratio(result, reference):.3f}"]
             cells += [""] * (6 - len(cells))
             oddity = "; ".join(gate_street.oddities)
-            writer.writerow([gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", oddity, name, *cells])
+            rate = gate_street.vehicles_per_lane_h
+            writer.writerow([gate_street.name, "" if rate is None else f"{rate:.1f}", oddity, name, *cells])
     return text.getvalue()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from city import sumo_files
 from city.errors import InputError
-from pretraining.streets import SUMOCFG
+from pretraining.streets import CITY_TOML, SUMOCFG, has_own_demand
 from simulation import model_files
 from simulation.executors import Executor
 
 MAX_KEPT_STREETS = 200
 INPUTS = ("net-file", "additional-files")
-"""Options of a .sumocfg whose files a simulation reads; its demand is random."""
+"""Options of a .sumocfg whose files a simulation with random demand reads."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,11 @@ def pack(folder: Path) -> PackedStreet:
     """The files that a street's SUMOCFG names. Raises InputError if one is missing or outside of the folder."""
     sumocfg = folder / SUMOCFG
     files = {SUMOCFG: sumocfg}
-    for path in (path for option in INPUTS for path in sumo_files.listed_files(sumocfg, option)):
+    options = list(INPUTS)
+    if has_own_demand(folder):
+        files[CITY_TOML] = folder / CITY_TOML
+        options.append("route-files")
+    for path in (path for option in options for path in sumo_files.listed_files(sumocfg, option)):
         # by its name, not where a link leads: files of links are packed
         place = Path(os.path.normpath(path))
         if not place.is_relative_to(folder.resolve()):

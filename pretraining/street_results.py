@@ -55,7 +55,8 @@ class StreetJob:
     street: StreetFiles
     seed: int
     """Seed of the demand and SUMO."""
-    vehicles_per_lane_h: float
+    vehicles_per_lane_h: float | None
+    """Random demand, unless the street has its own."""
     seconds: float
     arm: Arm
     policy: bytes | None = None
@@ -124,6 +125,24 @@ def control_of(
         assert policy is not None, "this kind has a file"
         return Control(contracts, JunctionPolicies(contracts, policy)), []
     return Control(contracts, NoPolicies(), kind), []
+
+
+def name_of(street: Path, demand: int) -> str:
+    """Name of a simulation: the street's, with a number from the second demand on."""
+    return f"{street.name} ({demand + 1})" if demand else street.name
+
+
+def combined(results: Sequence[StreetResult | None]) -> StreetResult | None:
+    """The result over all vehicles of several demands of a street; None if SUMO has ended one of them early."""
+    known = [result for result in results if result is not None]
+    if len(known) < len(results):
+        return None
+    total = sum(result.total for result in known)
+    delay_s, duration_s = (
+        sum(getattr(result, name) * result.total for result in known) / max(1, total)
+        for name in ("delay_s", "duration_s")
+    )
+    return StreetResult(delay_s, sum(result.finished for result in known), total, duration_s)
 
 
 def moves_too_few(candidate: StreetResult, reference: StreetResult) -> bool:

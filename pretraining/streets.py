@@ -12,13 +12,14 @@ from tqdm import tqdm
 
 from city import config, network
 from city.errors import InputError
+from evaluation.policy_models import with_street_dialect
 from pretraining.synthetic.demand import RandomDemand
 from pretraining.synthetic.streets import generate
 from signals.contract import controllable
 from simulation.demand import MAX_SUMO_SEED
 
-SYNTHETIC = "synthetic"
-"""Name of generated streets, instead of a folder."""
+SYNTHETIC, PLAIN = "synthetic", "plain"
+"""Names of generated streets, instead of a folder: random ones, and one of each plain kind."""
 SUMOCFG, CITY_TOML = "street.sumocfg", "city.toml"
 """Names of the configuration in a street's folder, and of a description of its own."""
 INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
@@ -101,31 +102,36 @@ def of_folder(folder: Path, report: Callable[[str], None]) -> list[Path]:
 
 
 def has_own_demand(folder: Path) -> bool:
-    """True for a street with a city.toml: its times and its demand are its own."""
+    """True for a street with a city.toml, from which its TLs and times are; its demand is that of its .sumocfg."""
     return (folder / CITY_TOML).exists()
 
 
 def city_of(folder: Path) -> config.City:
-    """A street as a city: its city.toml, or all signals in the street dialect, with times drawn by its name.
+    """A street as a city of TLs of the street dialect: its city.toml, or all signals, with times drawn by its name.
 
     Raises InputError.
     """
-    if has_own_demand(folder):
-        return config.load(folder / CITY_TOML)
-    sumocfg = folder / SUMOCFG
+    is_own = has_own_demand(folder)
+    city = with_street_dialect(config.load(folder / CITY_TOML)) if is_own else _drawn(folder)
+    street = network.of_city(city)
+    fit, _ = controllable(city, city.tls, street)
+    if not fit:
+        raise InputError(f"{folder / SUMOCFG}: has no signal that can be controlled; leave it out")
+    city = replace(city, tls={tl: city.tls[tl] for tl in fit})
+    if is_own:
+        return city
+    has_crossings = any(any(street.signals[tl].crossing_m) for tl in fit)
+    return replace(city, safety=replace(city.safety, max_red_s=config.street_max_red_s(has_crossings)))
+
+
+def _drawn(folder: Path) -> config.City:
+    """A street's signals as TLs, with drawn times. Raises InputError."""
     rng = np.random.default_rng(list(folder.name.encode()))
     interval_s = int(rng.choice(INTERVALS_S, p=INTERVAL_SHARES))
     min_green_s = float(rng.choice(MIN_GREENS_S, p=MIN_GREEN_SHARES))
-    all_red_s = config.COMPUTED if rng.random() < PATH_RED_SHARE else None
-    street = network.of_sumocfg(sumocfg)
+    safety = config.Safety(all_red_s=config.COMPUTED if rng.random() < PATH_RED_SHARE else None)
     tls = {
         signal: config.TL((signal,), "street", signal, delta_time_s=interval_s, min_green_s=min_green_s)
-        for signal in street.signals
+        for signal in network.of_sumocfg(folder / SUMOCFG).signals
     }
-    city = config.City(folder / CITY_TOML, config.Network(sumocfg=sumocfg), tls=tls)
-    fit, _ = controllable(city, tls, street)
-    if not fit:
-        raise InputError(f"{sumocfg}: has no signal that can be controlled; leave it out")
-    has_crossings = any(any(street.signals[tl].crossing_m) for tl in fit)
-    safety = config.Safety(all_red_s=all_red_s, max_red_s=config.street_max_red_s(has_crossings))
-    return replace(city, safety=safety, tls={tl: tls[tl] for tl in fit})
+    return config.City(folder / CITY_TOML, config.Network(sumocfg=folder / SUMOCFG), tls=tls, safety=safety)

@@ -12,7 +12,6 @@ import numpy as np
 from city.errors import InputError
 from city.version import VERSION
 from pretraining import cloning, packed_streets
-from pretraining.state_files import AGAIN, networks_folder
 from pretraining.street_pool import StreetEpisode, StreetSimulator
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
@@ -24,7 +23,7 @@ from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learner import StreetLearner
 from training.ppo import Batch
 from training.ppo_config import StreetPpo
-from training.saved_state import ANEW, Arrays, SavedState, Values, state_file
+from training.saved_state import Arrays, SavedState, Values, state_file
 from training.training_log import TrainingLog
 from training.transitions import Float32s
 
@@ -65,48 +64,22 @@ class StreetsSettings:
     reward: str = "delay"
     ppo: StreetPpo = field(default_factory=StreetPpo)
     resume: bool = False
-    is_part: bool = False
-    """The policy is one of the networks of a product; the names of its files then have the seed."""
-    shared_updates: int = 0
-    """First updates that the networks of a product have in common."""
-    shared_seed: int = 1
-    """Seed of these updates, and of what comes before them."""
-
-    @property
-    def _place(self) -> tuple[Path, int]:
-        """The folder of the policy and its state, and the number in their names."""
-        return (networks_folder(self.out, self.number), self.seed) if self.is_part else (self.out, self.number)
 
     @property
     def policy_file(self) -> Path:
-        return policy_file.path_in(*self._place)
+        return policy_file.path_in(self.out, self.number)
 
     @property
     def state(self) -> SavedState:
-        """The state of this training."""
-        return SavedState(state_file(*self._place), self._identity(), AGAIN if self.is_part else ANEW)
-
-    @property
-    def shared_state(self) -> SavedState:
-        """The state after the shared updates, of a network of a product."""
-        path = networks_folder(self.out, self.number) / ".shared.progress.npz"
-        return SavedState(path, {**self._identity(), "--seed": self.shared_seed}, AGAIN)
-
-    @property
-    def label(self) -> str:
-        """Name of the curve and of the logs."""
-        return f"trial_{self.number}_seed_{self.seed}" if self.is_part else f"trial_{self.number}"
-
-    @property
-    def curve_file(self) -> Path:
-        return self.out / f"{self.label}_curve.csv"
+        """The state of this training; one with the same identity resumes from it."""
+        identity = self.description | {"--episodes": self.updates}
+        del identity["--updates"]
+        return SavedState(state_file(self.out, self.number), identity)
 
     @property
     def description(self) -> dict[str, Any]:
         """The training in its policy's file, by flag."""
-        shared = {"--shared-updates": [self.shared_updates, self.shared_seed]} if self.shared_updates else {}
         return {
-            **shared,
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
             "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
@@ -114,59 +87,37 @@ class StreetsSettings:
             "sumo": version("eclipse-sumo"),
         }  # fmt: skip
 
-    def _identity(self) -> dict[str, Any]:
-        """Everything that must be the same when a training is resumed."""
-        identity = self.description | {"--episodes": self.updates, "--shared-updates": self.shared_updates}
-        del identity["--updates"]
-        return identity | {"--seed": [self.seed, self.shared_seed] if self.shared_updates else self.seed}
-
-    def seed_of(self, update: int) -> int:
-        """The seed of an update, counted from 0."""
-        return self.shared_seed if update < self.shared_updates else self.seed
-
     def check_files(self) -> None:
-        """Raise InputError if there is nothing to resume, or the training would replace results of this model
-        number."""
-        if self.resume:
-            self.state.check()
-            return
-        if self.state.path.exists():
-            raise InputError(
-                f"{self.state.path}: already exists, with model number {self.number}; pass another --model-number "
-                "or --out, or --resume to continue a training"
-            )
-        if self.policy_file.exists():
-            raise InputError(
-                f"{self.policy_file}: already exists, and there is no saved state to resume its training from; remove "
-                "it, or pass another --model-number or --out"
-            )
-        if self.shared_updates and self.shared_state.path.exists():
-            # made by another network, or before an interruption
-            self.shared_state.check()
+        """Raise InputError if the training would replace results of this model number."""
+        remedies = {self.state.path: ", or --resume to continue a training", self.policy_file: ", or remove it"}
+        for path, remedy in remedies.items():
+            if path.exists():
+                raise InputError(
+                    f"{path}: already exists, with model number {self.number}; pass another --model-number or "
+                    f"--out{remedy}"
+                )
 
 
 class StreetsTrainer:
-    """Trains the shared networks."""
+    """Trains one network on many streets."""
 
     def __init__(self, settings: StreetsSettings, report: Callable[[str], None]) -> None:
-        """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of
+        """Prepare the network, or read the state to resume from. Raises InputError. `report`: called with lines of
         progress."""
         self._settings, self._report = settings, report
         self._executor = executor(settings.workers, settings.ray)
         make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
         self._simulate = SimulatorPerProcess(make, make())
-        arrays = initial_arrays(np.random.default_rng(settings.seed_of(0)))
+        arrays = initial_arrays(np.random.default_rng(settings.seed))
         self._learner = StreetLearner(arrays, settings.ppo)
         self._rates = [FIRST_VEHICLES_PER_LANE_H] * len(settings.streets)
         self._update = 0
-        self._log = TrainingLog(settings.out, settings.label, settings.updates, report)
-        self._state, self._shared_state = settings.state, settings.shared_state
+        self._log = TrainingLog(settings.out, f"trial_{settings.number}", settings.updates, report)
+        self._state = settings.state
         if settings.resume:
             self._state.restore(self._set_state)
         else:
             settings.check_files()
-            if settings.shared_updates and self._shared_state.path.exists():
-                self._shared_state.restore(self._set_state)
         settings.policy_file.parent.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Path:
@@ -178,17 +129,15 @@ class StreetsTrainer:
             with self._log:
                 while self._update < settings.updates:
                     self._next_update()
-                    if self._update == settings.shared_updates:
-                        self._save(self._shared_state)
                     if self._update % SAVE_EVERY == 0 or self._update == settings.updates:
-                        self._save(self._state)
+                        self._save()
                     self._log.show()
         sharpness = settings.ppo.sharpness(1.0)
         policy_file.save(settings.policy_file, self._learner.arrays, sharpness, settings.description)
         return settings.policy_file
 
     def _clone(self) -> str:
-        rng = np.random.default_rng([self._settings.seed_of(0), 0, 6])
+        rng = np.random.default_rng([self._settings.seed, 0, 6])
         episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
         decisions, junctions = self._batch(episodes)
         loss = cloning.clone(self._learner, decisions, junctions, rng, CLONING_STEPS)
@@ -202,7 +151,7 @@ class StreetsTrainer:
     def _next_update(self) -> None:
         settings = self._settings
         progress = self._update / settings.updates
-        rng = np.random.default_rng([settings.seed_of(self._update), self._update, 7])
+        rng = np.random.default_rng([settings.seed, self._update, 7])
         sharpness = settings.ppo.sharpness(progress)
         episodes, loads = self._episodes(rng, settings.episodes_per_update, self._learner.arrays, sharpness)
         decisions, junctions = self._batch(episodes)
@@ -267,9 +216,9 @@ class StreetsTrainer:
         outcomes = dict(zip(order, in_order(self._executor.run(self._simulate, [jobs[k] for k in order])), strict=True))
         return [outcomes[k] for k in range(len(jobs))]
 
-    def _save(self, state: SavedState) -> None:
+    def _save(self) -> None:
         arrays = {f"{k:03d}": array for k, array in enumerate(self._learner.state())}
-        state.save({"update": self._update, "rates": self._rates, "rows": self._log.rows}, arrays)
+        self._state.save({"update": self._update, "rates": self._rates, "rows": self._log.rows}, arrays)
 
     def _set_state(self, values: Values, arrays: Arrays) -> None:
         self._learner.restore([arrays[name] for name in sorted(arrays)])

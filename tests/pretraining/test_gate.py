@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from evaluation.arms import BASELINES
 from pretraining import gate
 from pretraining.gate import REFERENCE
 from pretraining.street_results import StreetResult
@@ -28,7 +29,7 @@ def results(**delays_s):
 
 
 def judged(found):
-    return {verdict.name: verdict for verdict in gate.judge(found, [n for n in found["a"] if n != REFERENCE])}
+    return {verdict.name: verdict for verdict in gate.judge(found, {}, [n for n in found["a"] if n != REFERENCE])}
 
 
 def failure(found, name):
@@ -43,10 +44,10 @@ def test_adding_an_arm_changes_no_other_arms_verdict(rows):
     found = {str(k): row for k, row in enumerate(rows)}
     assume(any(row[REFERENCE] is not None for row in rows))
     alone = {
-        name: gate.judge({s: {k: row[k] for k in (REFERENCE, name)} for s, row in found.items()}, [name])
+        name: gate.judge({s: {k: row[k] for k in (REFERENCE, name)} for s, row in found.items()}, {}, [name])
         for name in "abc"
     }
-    assert [alone[name][0] for name in "abc"] == gate.judge(found, ["a", "b", "c"])
+    assert [alone[name][0] for name in "abc"] == gate.judge(found, {}, ["a", "b", "c"])
 
 
 def test_a_better_network_does_not_hide_a_gridlock():
@@ -96,27 +97,86 @@ def test_a_network_fails_for_one_slow_street():
     assert failure(found, "limit") == "" and "times as slow as max-pressure on b" in failure(found, "beyond")
 
 
-def test_a_network_far_above_the_best_passes_and_is_not_kept():
-    best_s, far_s = 10.0, 10.0 * (gate.MAX_MEAN_RATIO + 0.02)
-    found = results(best=(best_s, best_s), far=(far_s, far_s), near=(best_s * 1.05, best_s * 1.05))
-    assert failure(found, "far") == "" and judged(found)["far"].mean_ratio == pytest.approx(far_s / (20 * 30) ** 0.5)
-    assert [verdict.name for verdict in gate.best(list(judged(found).values()), 3)] == ["best", "near"]
+def test_the_best_is_the_fastest_of_those_that_pass():
+    verdicts = gate.judge(results(c=(11.4, 11.4), bad=(1, 500), b=(10, 10), a=(11, 11)), {}, ["c", "bad", "b", "a"])
+    assert gate.best(verdicts).name == "b" and gate.best(verdicts[:1]).name == "c"
+    assert gate.best([verdict for verdict in verdicts if verdict.name == "bad"]) is None
 
 
-def test_the_best_that_pass_are_kept_in_the_given_order():
-    verdicts = gate.judge(results(c=(11.4, 11.4), bad=(11, 500), b=(10, 10), a=(11, 11)), ["c", "bad", "b", "a"])
-    assert [verdict.name for verdict in gate.best(verdicts, 2)] == ["b", "a"]
-    assert [verdict.name for verdict in gate.best(verdicts, 9)] == ["c", "b", "a"]
+def plain(own_s, **baselines_s):
+    """A plain street with 100 vehicles for each of a network's delays; other baselines have 50 s."""
+    delays_s = {name: 50.0 for name in BASELINES} | {name.replace("_", "-"): s for name, s in baselines_s.items()}
+    return [
+        {name: StreetResult(s, 100, 100, s) for name, s in {**delays_s, "own": own}.items()} for own in own_s
+    ]  # fmt: skip
+
+
+def on_plain(*streets):
+    (verdict,) = gate.judge(results(own=(10, 20)), {f"p{k}": street for k, street in enumerate(streets)}, ["own"])
+    return verdict
+
+
+@pytest.mark.parametrize("best", ["fixed", "actuated", "max_pressure", "greedy"])
+def test_a_network_fails_for_a_plain_street_on_which_any_baseline_is_far_better(best):
+    limit_s = gate.MAX_PLAIN_RATIO * (20 + gate.EXTRA_S) - gate.EXTRA_S
+    good = [plain([1.0])] * 9
+    assert on_plain(*good, plain([limit_s - 0.01], **{best: 20.0})).failure == ""
+    beyond = on_plain(*good, plain([limit_s + 0.1], **{best: 20.0}))
+    assert beyond.failure == (
+        f"more than 1.1 times the best baseline's delay on 1 of 10 plain streets: p9 (1.10 times {best.replace('_', '-')})"
+    )
+
+
+def test_small_delays_do_not_count_on_plain_streets():
+    good = [plain([1.0])] * 9
+    assert on_plain(*good, plain([2.5], actuated=2.0)).failure == "", "1.25 times 2 s"
+    assert on_plain(*good, plain([50.0 * 1.25])).failure != ""
+
+
+def test_the_delay_of_a_plain_street_is_the_mean_over_its_demands():
+    good = [plain([1.0])] * 9
+    assert on_plain(*good, plain([70.0, 30.0])).failure == ""
+    assert "p9 (1.45 times" in on_plain(*good, plain([70.0, 80.0])).failure
+
+
+def test_a_network_must_be_better_on_most_plain_streets():
+    half = on_plain(plain([49.0]), plain([49.0]), plain([50.0]), plain([51.0]))
+    assert half.failure == "less delay than every baseline on only 2 of 4 plain streets"
+    assert on_plain(plain([49.0]), plain([49.0]), plain([51.0])).failure == ""
+    worse_than_one = [plain([49.0], greedy=48.0)] * 2
+    assert on_plain(*worse_than_one, plain([1.0])).plain_better == 1, "better than the best, not than the mean"
+
+
+def test_a_plain_street_that_sumo_ends_early_counts_against_its_arm_alone():
+    good = [plain([1.0])] * 9
+    ended, baseline_ended = plain([10.0, 10.0]), plain([10.0, 10.0], actuated=1.0)
+    ended[1]["own"] = None
+    baseline_ended[0]["actuated"] = None
+    assert "p9 (inf times" in on_plain(*good, ended).failure and on_plain(*good, ended).plain_better == 9
+    assert on_plain(*good, baseline_ended).failure == ""
+    for baseline in BASELINES:
+        ended[0][baseline] = None
+    assert on_plain(*good, ended).failure == "" and on_plain(*good, ended).plain_count == 9
+
+
+def test_plain_streets_have_every_baseline_and_the_same_demands(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate.plain_kinds, "write", lambda folder: [folder / "a", folder / "b"])
+    found = gate.plain_streets(tmp_path)
+    assert [street.name for street in found] == ["a", "a (2)", "b", "b (2)"]
+    assert [street.seed for street in found[:2]] == [street.seed for street in found[2:]]
+    assert {street.baselines for street in found} == {BASELINES}
+    by_street = gate.by_street(found, {street.name: {"own": street.name} for street in found})
+    assert by_street == {"a": [{"own": "a"}, {"own": "a (2)"}], "b": [{"own": "b"}, {"own": "b (2)"}]}
 
 
 def test_a_street_without_vehicles_does_not_count():
     found = results(x=(10, 10))
     found["a"] = {name: StreetResult(0, 0, 0, 0) for name in found["a"]}
-    (verdict,) = gate.judge(found, ["x"])
+    (verdict,) = gate.judge(found, {}, ["x"])
     assert verdict.mean_delay_s == pytest.approx(10) and verdict.worst_street == "b"
     found["b"] = found["a"]
     with pytest.raises(SimulationFailed, match="no street with a vehicle"):
-        gate.judge(found, ["x"])
+        gate.judge(found, {}, ["x"])
 
 
 def test_streets_have_each_oddity_and_every_demand(tmp_path, monkeypatch):

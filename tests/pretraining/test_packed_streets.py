@@ -3,8 +3,10 @@
 import pytest
 
 from city.errors import InputError
-from pretraining import packed_streets
+from evaluation.arms import FIXED, Arm
+from pretraining import packed_streets, plain_kinds
 from pretraining.street_pool import StreetSimulator
+from pretraining.street_results import StreetJob, run_job
 from pretraining.synthetic.streets import generate
 from simulation.executors import ThisProcess, in_order
 from simulation.executors.processes import Processes
@@ -28,6 +30,13 @@ def test_a_simulation_of_a_packed_street_is_the_same(street):
     job = ([], 200.0, 7, False, 1.0)
     whole, packed = (StreetSimulator(60.0).run(place, *job) for place in (street, packed_streets.pack(street)))
     assert whole.trips.total > 0 and packed.trips == whole.trips
+
+
+def test_a_packed_street_with_a_city_keeps_its_own_demand(tmp_path):
+    street = plain_kinds.write(tmp_path, plain_kinds.KINDS[:1])[1]
+    packed = packed_streets.pack(street)
+    results = [run_job(StreetJob("", place, 3, None, 100.0, Arm(FIXED, FIXED))) for place in (street, packed)]
+    assert results[0] == results[1] and results[0].total > 10
 
 
 def test_jobs_have_folders_where_processes_share_them(street):

@@ -46,6 +46,21 @@ def test_a_street_has_the_max_red_that_city_init_writes(seed, max_red_s, folder,
     assert city_of(street).safety.max_red_s == config.load(city).safety.max_red_s == max_red_s
 
 
+def test_a_city_toml_of_any_dialect_gives_tls_and_times_of_the_street_dialect(street, tmp_path):
+    copy = shutil.copytree(street, tmp_path / "copy")
+    signals = list(city_of(street).tls)
+    (copy / "city.toml").write_text(
+        f'[network]\nsumocfg = "{SUMOCFG}"\n[safety]\nmax_red_s = 77\n'
+        f'[tl.X]\nsignals = ["{signals[0]}"]\ndialect = "sumo-rl"\n'
+    )
+    city = city_of(copy)
+    assert {name: (tl.signals, tl.dialect) for name, tl in city.tls.items()} == {"X": ((signals[0],), "street")}
+    assert city.safety.max_red_s == 77
+    _show_always(copy / "street.net.xml", "r")
+    with pytest.raises(InputError, match="has no signal that can be controlled"):
+        city_of(copy)
+
+
 @pytest.mark.parametrize("state", ["G", "r"])
 def test_a_street_whose_programs_have_one_green_or_none_is_left_out(street, tmp_path, state):
     shutil.copytree(street, tmp_path / "good")

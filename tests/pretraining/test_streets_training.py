@@ -120,7 +120,7 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(whole, streets, tmp_p
 )
 def test_a_training_resumes_with_the_same_flags_and_version_only(change, message, streets, tmp_path):
     begun = StreetsTrainer(settings(streets, tmp_path), lambda line: None)
-    begun._save(begun._state)
+    begun._save()
     with pytest.raises(InputError, match=message):
         StreetsTrainer(settings(streets, tmp_path, resume=True, **change), lambda line: None)
 
@@ -166,7 +166,7 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 0
     assert "out/street_trial_1.policy" in capsys.readouterr().out
-    assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"][0]["--seed"] == 1
+    assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]["--seed"] == 1
     assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 2
     assert "already exists" in capsys.readouterr().err
 
@@ -178,6 +178,8 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
         (["--streets", "empty"], "none of its folders has a street.sumocfg"),
         (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
         (["--city", "city.toml"], "unrecognized arguments: --city city.toml"),
+        (["--streets", "here", "--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
+        (["--networks", "2"], "unrecognized arguments: --networks 2"),
         (["--episodes", "0"], "--episodes 0 must lie between"),
         (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
         (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),

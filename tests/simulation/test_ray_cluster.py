@@ -11,7 +11,8 @@ import pytest
 
 from city.errors import InputError
 from evaluation.__main__ import main as evaluate
-from pretraining import gate
+from pretraining import gate, plain_kinds
+from pretraining.select_command import main as select
 from pretraining.streets_trainer import StreetsSettings
 from pretraining.synthetic.streets import generate
 from pretraining.train_command import main as train
@@ -138,9 +139,7 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
     streets = tmp_path / "streets"
     for seed in (0, 3):
         generate(streets, seed)
-    for name in ("MAX_RATIO", "MAX_MEAN_RATIO"):
-        monkeypatch.setattr(gate, name, 1e6)  # a network of two updates is no good
-    monkeypatch.setattr(gate, "moves_too_few", lambda candidate, reference: False)
+    monkeypatch.setattr(gate.Verdict, "failure", "")  # a network of two updates is no good
     initialise = StreetsSettings.__init__
     monkeypatch.setattr(
         StreetsSettings,
@@ -149,11 +148,18 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
     )
     found = gate.streets
     monkeypatch.setattr(gate, "streets", lambda folder, count: found(tmp_path / "gate_streets", count))
-    flags = ("--episodes", "4", "--episodes-per-update", "2", "--seconds", "60", "--keep", "1", "--gate-streets", "1")
+    plain = plain_kinds.write(tmp_path / "plain", plain_kinds.KINDS[:1])[:1]
+    monkeypatch.setattr(gate.plain_kinds, "write", lambda folder: plain)
+    flags = ("--episodes", "4", "--episodes-per-update", "2", "--streets", str(streets))
     for out, where in (("one", ()), ("two", ("--workers", "2")), ("ray", ("--ray", cluster.address))):
-        assert train(["--streets", str(streets), *flags, "--out", str(tmp_path / out), *where]) == 0
+        own = ("--seconds", "60", "--out", str(tmp_path / out), *where)
+        assert train([*flags, *own]) == 0
+        trained = str(tmp_path / out / "street_trial_1.policy")
+        assert select([trained, "--gate-streets", "1", "--model-number", "2", *own]) == 0
     one, two, on_ray = (results(tmp_path / out) for out in ("one", "two", "ray"))
-    assert one.keys() >= {"street_trial_1.policy", "trial_1_gate.csv", "trial_1_seed_1_curve.csv"}
+    assert one.keys() >= {
+        *("street_trial_1.policy", "street_trial_2.policy", "trial_1_curve.csv", "trial_2_gate.csv"),
+    }
     assert one == two == on_ray
 
 

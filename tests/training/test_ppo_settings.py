@@ -232,7 +232,7 @@ def test_settings_of_many_streets_are_recorded_in_the_policy(tmp_path, capsys):
     assert main([*flags, "--hidden-sizes", "8,8"]) == 2
     assert "unrecognized arguments: --hidden-sizes 8,8" in capsys.readouterr().err
     assert main([*flags, *others]) == 0, capsys.readouterr().err
-    (identity,) = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]
+    identity = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]
     assert all(identity[flag_of(key)] == OTHER[key] for key in OTHER if key != "hidden_sizes")
     assert main([*flags, "--resume"]) == 2
     assert "had another --learning-rate, --learning-rate-schedule, --gamma" in capsys.readouterr().err
