@@ -28,12 +28,20 @@ ARMS = {"n": (0, 200), "e": (200, 0), "s": (0, -200), "w": (-200, 0)}
 """Ends of the roads of `crossroads`, clockwise."""
 
 
-def crossroads(folder: Path, *options: str, lanes: str = "", connections: str = "", programs: str = "") -> Path:
+def crossroads(
+    folder: Path,
+    *options: str,
+    kind: str = "traffic_light",
+    lanes: str = "",
+    connections: str = "",
+    programs: str = "",
+) -> Path:
     """A signal c with four roads, made by netconvert of plain XML.
 
     Args:
         folder: of the files.
         options: further options of netconvert.
+        kind: netconvert's type of the junction.
         lanes: the lanes of every road; one lane for all without it.
         connections: of netconvert's <connections>; its own guess without it.
         programs: of netconvert's <tlLogics>; its own guess without it.
@@ -45,7 +53,7 @@ def crossroads(folder: Path, *options: str, lanes: str = "", connections: str = 
         for a, b in ((arm, "c"), ("c", arm))
     )
     files = {
-        "-n": f'<nodes><node id="c" x="0" y="0" type="traffic_light"/>{ends}</nodes>',
+        "-n": f'<nodes><node id="c" x="0" y="0" type="{kind}"/>{ends}</nodes>',
         "-e": f"<edges>{roads}</edges>",
         "-x": connections and f"<connections>{connections}</connections>",
         "-i": programs and f"<tlLogics>{programs}</tlLogics>",
