@@ -145,26 +145,11 @@ def _init(
         raise InputError(f"{source}: no signal can be controlled ({reason}); pass another network")
     if not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent}; create it, or pass another --out")
-    files = {}
-    sumocfg = args.sumocfg
     programs = out.with_name(REPAIRED_PROGRAMS) if repairs else None
+    files = _configuration(args, programs)
+    sumocfg = next(iter(files), args.sumocfg)
     if programs is not None:
         files[programs] = repaired_programs.additional_file(original, list(repairs.values()))
-    if args.route is not None:
-        for depth, element in elements(args.route):
-            if depth == 0 and element.tag not in ("routes", "additional"):
-                raise InputError(
-                    f"{args.route}: is not a route file: its root is <{element.tag}>, not <routes>; "
-                    "pass another --route"
-                )
-            element.clear()
-        sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
-        if sumocfg == out:
-            raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
-        files[sumocfg] = sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds, programs)
-    elif programs is not None:
-        sumocfg = args.sumocfg.with_name(f"{args.sumocfg.stem}.repaired.sumocfg")
-        files[sumocfg] = _with_additional_file(args.sumocfg, programs)
     files[out] = city_toml(source, sumocfg, street, tls, choices, left_out, args.dialect, folder)
     _write_all(files, out)
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
@@ -176,6 +161,30 @@ def _init(
         lines.append("nothing to repair: no signal gives G to two foes of which one yields")
     count = f"{len(tls)} TL{'s' * (len(tls) > 1)}"
     return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
+
+
+def _configuration(args: argparse.Namespace, programs: Path | None) -> dict[Path, str]:
+    """The .sumocfg to write and its text; empty if an existing one is used as it is. Raises InputError.
+
+    `programs`: additional file that it loads.
+    """
+    out: Path = args.out
+    if args.route is None:
+        if programs is None:
+            return {}
+        repaired = args.sumocfg.with_name(f"{args.sumocfg.stem}.repaired.sumocfg")
+        return {repaired: _with_additional_file(args.sumocfg, programs)}
+    for depth, element in elements(args.route):
+        if depth == 0 and element.tag not in ("routes", "additional"):
+            raise InputError(
+                f"{args.route}: is not a route file: its root is <{element.tag}>, not <routes>; pass another --route"
+            )
+        element.clear()
+    sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
+    if sumocfg == out:
+        raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
+    folder = out.resolve().parent
+    return {sumocfg: sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds, programs)}
 
 
 def _choices(
