@@ -1,4 +1,4 @@
-"""Mean time lost of cars, buses, pedestrians and trains under the policy for any street.
+"""Mean time lost of cars, buses, walkers and trains under the policy for any street.
 
     python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE] [--max-red 120]
 
@@ -16,8 +16,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +25,9 @@ from tqdm import tqdm
 from benchmarks import harness
 from city import config, network
 from controller.sumo.programs import sumo_program
+from evaluation import road_users
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, POLICY, PRETRAINED
+from evaluation.road_users import RoadUsers
 from export import pretrained
 from pretraining.evaluate_command import HELD_OUT_SEED
 from pretraining.street_results import control_of
@@ -38,11 +39,7 @@ from simulation.street_simulation import simulated
 
 ARMS = (PRETRAINED, ACTUATED, MAX_PRESSURE, FIXED)
 VEHICLES_PER_LANE_H = 150.0
-CLASSES = {"car": "cars", "truck": "cars", "bus": "buses", "rail": "trains", "walk": "pedestrians"}
-"""By the beginning of a vehicle type's name."""
 ROADS = {"north": (0, 200), "east": (200, 0), "south": (0, -200), "west": (-200, 0)}
-Lost = dict[str, list[float]]
-"""By class, the time that each road user has lost, in s."""
 
 
 @dataclass(frozen=True)
@@ -120,21 +117,10 @@ def crossroads(
     return Case(name, [(street, Demand(seed)) for seed in range(101, 106)])
 
 
-def lost_of(tripinfo: Path) -> Iterator[tuple[str, float]]:
-    """(class, time lost in s) of each road user of a tripinfo file."""
-    for element in ET.parse(tripinfo).getroot():
-        if element.tag == "tripinfo":
-            kind = next(name for prefix, name in CLASSES.items() if element.attrib["vType"].startswith(prefix))
-            departed = float(element.attrib["depart"]) >= 0
-            yield kind, float(element.attrib["departDelay"]) + (float(element.attrib["timeLoss"]) if departed else 0.0)
-        elif element.tag == "personinfo" and (walks := element.findall("walk")):
-            yield CLASSES["walk"], sum(float(walk.attrib["timeLoss"]) for walk in walks)
-
-
 def simulate(
     folder: Path, demand: SimulatedDemand, arm: str, policy: Path, seconds: float, max_red_s: float, scratch: Path
-) -> Lost:
-    """The time that each road user of a street loses under an arm."""
+) -> dict[str, RoadUsers]:
+    """The road users of a street under an arm, by class."""
     city = city_of(folder)
     city = replace(city, safety=replace(city.safety, max_red_s=max_red_s))
     street = network.of_city(city)
@@ -143,10 +129,8 @@ def simulate(
     control, additional = control_of(city, street, kind, policy if kind == POLICY else None, scratch)
     with simulated(city, demand, tripinfo, additional=additional) as connection:
         ControlledSimulation(connection, city, street, control).advance(seconds)
-    lost: Lost = {}
-    for kind, lost_s in lost_of(tripinfo):
-        lost.setdefault(kind, []).append(lost_s)
-    return lost
+        vehicle_classes = road_users.vehicle_classes(connection.api)
+    return road_users.read(tripinfo, vehicle_classes)
 
 
 def main() -> None:
@@ -173,16 +157,18 @@ def main() -> None:
             crossroads(folder, "beside a rail crossing", "", True, [("rail", "r0_R R_r1", 0.011)], args.seconds),
         ]
         for case in cases:
-            lost: dict[str, Lost] = {arm: {} for arm in ARMS}
+            users: dict[str, list[dict[str, RoadUsers]]] = {arm: [] for arm in ARMS}
             jobs = list(itertools.product(case.streets, ARMS))
             for (street, demand), arm in tqdm(jobs, desc=case.name, disable=None, leave=False):
-                for kind, lost_s in simulate(
-                    street, demand, arm, args.policy, args.seconds, args.max_red, folder
-                ).items():
-                    lost[arm].setdefault(kind, []).extend(lost_s)
-            for kind, users in lost[PRETRAINED].items():
-                means = " | ".join(f"{sum(lost[arm][kind]) / len(lost[arm][kind]):.1f}" for arm in ARMS)
-                print(f"| {case.name} | {len(users):,} {kind} | {means} |", flush=True)
+                users[arm].append(simulate(street, demand, arm, args.policy, args.seconds, args.max_red, folder))
+            means = {arm: road_users.means(simulations) for arm, simulations in users.items()}
+            for kind, own in means[PRETRAINED].items():
+                cells = " | ".join(_describe(means[arm][kind]) for arm in ARMS)
+                print(f"| {case.name} | {own.total * len(case.streets):,.0f} {kind} | {cells} |", flush=True)
+
+
+def _describe(users: RoadUsers) -> str:
+    return "-" if users.lost_s is None else f"{users.lost_s:.1f}"
 
 
 if __name__ == "__main__":

@@ -3,21 +3,25 @@
 import argparse
 import os
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from city import network, toml_text, whole_files
+from city import network, repaired_programs, sumo_files, toml_text, whole_files
 from city.arguments import Parser, simulated_second
 from city.config import street_max_red_s
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
+from city.repaired_programs import Repair, repair
 from city.sumo_files import elements
 
 MAX_REASONS = 20
 """Signals whose reasons one error line has."""
+REPAIRED_PROGRAMS = "repaired.add.xml"
+"""Name of the additional file with repaired programs."""
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
@@ -62,6 +66,11 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
         help="simulated time (default: until the demand has left; train and evaluate need an end)",
     )
     init.add_argument(
+        "--repair", action="store_true",
+        help="for signals that give G to two foes, write an additional file with programs that give g to the one that "
+        "yields by SUMO's right of way, and a .sumocfg that loads it",
+    )  # fmt: skip
+    init.add_argument(
         "--out", type=Path, default=Path("city.toml"), metavar="FILE", help="file to write (default: ./city.toml)"
     )
     return parser
@@ -80,17 +89,19 @@ def main(
     argv: list[str],
     dialects: Sequence[str],
     choose: Callable[[SignalNetwork], Choice],
+    yielding_states: Callable[[SignalNetwork], Mapping[str, str]],
     prog: str = "greenserve city",
     advice: Callable[[Path], Sequence[str]] = lambda path: (),
 ) -> int:
     """Write city.toml and print which signals were renamed or left out. Exit code: 0; 2 if the input is wrong.
 
     `choose`: what a policy chooses from at a signal; raises InputError if there is nothing to choose.
+    `yielding_states`: by state of a signal's program with green foes, the state with g for the one that yields.
     `advice`: lines to print about the city.toml that was written.
     """
     args = parser(dialects, prog).parse_args(argv)
     _check_flags(args)
-    print(_init(args, choose))
+    print(_init(args, choose, yielding_states))
     for line in advice(args.out):
         print(line)
     return 0
@@ -101,6 +112,8 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InputError("--begin-time must be at least 0, and --num-seconds at least 1")
     if args.sumocfg is not None and args.route is not None:
         raise InputError("--sumocfg names its own demand; leave --route out, or pass --net")
+    if args.repair and args.route is None and args.sumocfg is None:
+        raise InputError("--repair needs a .sumocfg that loads the repaired programs; pass --route or --sumocfg")
     if args.route is None and (args.begin_time or args.num_seconds):
         raise InputError(
             "--begin-time and --num-seconds are for the .sumocfg that is written with --route; pass it, or leave them "
@@ -108,7 +121,11 @@ def _check_flags(args: argparse.Namespace) -> None:
         )
 
 
-def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -> str:
+def _init(
+    args: argparse.Namespace,
+    choose: Callable[[SignalNetwork], Choice],
+    yielding_states: Callable[[SignalNetwork], Mapping[str, str]],
+) -> str:
     """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites
     nothing."""
     out: Path = args.out
@@ -116,6 +133,8 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
     if not source.is_file():
         raise InputError(f"{source}: no such file; pass another {'--net' if args.net else '--sumocfg'}")
     street = network.read(args.net) if args.net else network.of_sumocfg(args.sumocfg)
+    original, repairs = street, _repairs(street, choose, yielding_states) if args.repair else {}
+    street = replace(street, signals=street.signals | {name: each.signal for name, each in repairs.items()})
     choices, left_out = _choices(street, choose)
     tls = tl_names(choices)
     if not tls:
@@ -126,26 +145,46 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
         raise InputError(f"{source}: no signal can be controlled ({reason}); pass another network")
     if not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent}; create it, or pass another --out")
-    files = {}
-    sumocfg = args.sumocfg
-    if args.route is not None:
-        for depth, element in elements(args.route):
-            if depth == 0 and element.tag not in ("routes", "additional"):
-                raise InputError(
-                    f"{args.route}: is not a route file: its root is <{element.tag}>, not <routes>; "
-                    "pass another --route"
-                )
-            element.clear()
-        sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
-        if sumocfg == out:
-            raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
-        files[sumocfg] = sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds)
+    programs = out.with_name(REPAIRED_PROGRAMS) if repairs else None
+    files = _configuration(args, programs)
+    sumocfg = next(iter(files), args.sumocfg)
+    if programs is not None:
+        files[programs] = repaired_programs.additional_file(original, list(repairs.values()))
     files[out] = city_toml(source, sumocfg, street, tls, choices, left_out, args.dialect, folder)
     _write_all(files, out)
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
+    lines += [_describe_repair(signal, repair) for signal, repair in repairs.items()]
     lines += [f"left out: {reason}" for reason in left_out.values()]
+    if repairs:
+        lines.append(f"repaired programs run only in a SUMO that loads them: start it with -c {sumocfg}")
+    elif args.repair:
+        lines.append("nothing to repair: no signal gives G to two foes of which one yields")
     count = f"{len(tls)} TL{'s' * (len(tls) > 1)}"
     return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
+
+
+def _configuration(args: argparse.Namespace, programs: Path | None) -> dict[Path, str]:
+    """The .sumocfg to write and its text; empty if an existing one is used as it is. Raises InputError.
+
+    `programs`: additional file that it loads.
+    """
+    out: Path = args.out
+    if args.route is None:
+        if programs is None:
+            return {}
+        repaired = args.sumocfg.with_name(f"{args.sumocfg.stem}.repaired.sumocfg")
+        return {repaired: _with_additional_file(args.sumocfg, programs)}
+    for depth, element in elements(args.route):
+        if depth == 0 and element.tag not in ("routes", "additional"):
+            raise InputError(
+                f"{args.route}: is not a route file: its root is <{element.tag}>, not <routes>; pass another --route"
+            )
+        element.clear()
+    sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
+    if sumocfg == out:
+        raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
+    folder = out.resolve().parent
+    return {sumocfg: sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds, programs)}
 
 
 def _choices(
@@ -161,14 +200,49 @@ def _choices(
     return choices, left_out
 
 
+def _repairs(
+    street: StreetNetwork,
+    choose: Callable[[SignalNetwork], Choice],
+    yielding_states: Callable[[SignalNetwork], Mapping[str, str]],
+) -> dict[str, Repair]:
+    """By signal that a policy can control only with a repaired program, the repair."""
+    states = {signal.id: yielding_states(signal) for signal in street.signals.values()}
+    repairs = {name: repair(street.signals[name], own) for name, own in states.items() if own}
+    _, left_out = _choices(replace(street, signals={name: each.signal for name, each in repairs.items()}), choose)
+    return {name: each for name, each in repairs.items() if name not in left_out}
+
+
+def _describe_repair(signal: str, repair: Repair) -> str:
+    links = ", ".join(map(str, repair.links))
+    return (
+        f"repaired {signal}: program {repair.program.id!r} is {repair.original.id!r} with g instead of G for links "
+        f"that yield by SUMO's right of way: {links}"
+    )
+
+
+def _with_additional_file(sumocfg: Path, file: Path) -> str:
+    """The text of a .sumocfg in the same folder that also loads a file, last. Raises InputError."""
+    parser = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
+    with sumo_files.opened(sumocfg) as source:
+        root = ET.parse(source, parser).getroot()
+    path = _relative(file, sumocfg.resolve().parent)
+    option = next((each for each in root.iter() if sumo_files.long_name(each.tag) == "additional-files"), None)
+    if option is None:
+        section = root.find("input")
+        option = ET.SubElement(root if section is None else section, "additional-files", value="")
+    key = "value" if "value" in option.attrib else "v"
+    option.set(key, ",".join(filter(None, (option.get(key), path))))
+    return f"{ET.tostring(root, 'unicode')}\n"
+
+
 def _write_all(files: Mapping[Path, str], out: Path) -> None:
     """Write all files or none; existing ones are not overwritten. Raises InputError."""
     for path, text in files.items():
         if path.exists():
             remedy = (
-                "pass another --out, or remove it"
-                if path == out
-                else "pass it as --sumocfg instead of --net and --route"
+                "pass it as --sumocfg instead of --net and --route"
+                if path.suffix == ".sumocfg" and path != out
+                else "pass another --out, or remove it"
             )
             raise InputError(f"{path}: exists already, and is not overwritten; {remedy}")
         try:
@@ -303,7 +377,9 @@ def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> s
     return "\n".join(lines) + "\n"
 
 
-def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: float, seconds: int | None) -> str:
+def sumo_configuration(
+    net: Path, route: Path, folder: Path, begin_s: float, seconds: int | None, additional: Path | None = None
+) -> str:
     """The text of a .sumocfg.
 
     Args:
@@ -312,14 +388,16 @@ def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: float, sec
         folder: base of the file's paths.
         begin_s: first simulated second.
         seconds: simulated time (default: until the demand has left).
+        additional: file with programs.
     """
+    file = f"\n        <additional-files value={quoteattr(_relative(additional, folder))}/>" if additional else ""
     end = f'        <end value="{begin_s + seconds:.15g}"/>\n' if seconds is not None else ""
     options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in SUMO_RL_OPTIONS.items())
     return f"""\
 <configuration>
     <input>
         <net-file value={quoteattr(_relative(net, folder))}/>
-        <route-files value={quoteattr(_relative(route, folder))}/>
+        <route-files value={quoteattr(_relative(route, folder))}/>{file}
     </input>
     <time>
         <begin value="{begin_s:.15g}"/>

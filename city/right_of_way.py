@@ -5,20 +5,22 @@ https://sumo.dlr.de/docs/Networks/SUMO_Road_Networks.html#requests
 
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from city.lanes import road_of
+from city.lanes import is_internal, road_of
 from city.movements import points
 
 Foes = NDArray[np.bool_]
 
 VEHICLE_WIDTH_M = 2.5
 """SUMO's default width of a bus: closer paths are foes."""
+BICYCLE_AND_BUS_M = 1.6
+"""Distance of the middles of a bicycle and a bus that touch: closer paths of a bicycle's turn in two parts are foes."""
 PATH_STEP_M = 0.5
 """Distance between the points at which two paths are compared."""
 MAX_PATH_M = 1000.0
@@ -122,6 +124,9 @@ def conflicts(
     their paths come closer than a vehicle is wide, and none of them yields. A path
     longer than MAX_PATH_M is wrong: its connection is a foe of all others.
 
+    An indirect left turn is two connections with one request: bicycles wait inside the junction for the green of the
+    second one. Each has those foes of the request that its own part of the path meets.
+
     Args:
         size: number of links.
         connections: the signal's connections.
@@ -132,10 +137,15 @@ def conflicts(
         (foes, yields, permissive), as `SignalNetwork` has them.
     """
     approaches = [(link, junctions.find_request(link), road_of(link.from_lane)) for link in connections]
+    waiting = {link.from_lane for link in connections} & junctions.continuation.keys()
     paths: dict[Connection, NDArray[np.float64]] = {}
-    if any(request is None for _, request, _ in approaches):
-        lengths_m = {link: path_length_m(link, junctions.continuation, shapes) for link in connections}
-        paths = {link: _path(link, junctions.continuation, shapes) for link, m in lengths_m.items() if m <= MAX_PATH_M}
+    if waiting or any(request is None for _, request, _ in approaches):
+        for link in connections:
+            corners = _corners(link, junctions.continuation, shapes)
+            if link.via in waiting:
+                corners = _corners(link, {}, shapes)[:-1]
+            if sum(math.dist(a, b) for a, b in pairwise(corners)) <= MAX_PATH_M:
+                paths[link] = _path(link, corners, shapes)
     foes = np.zeros((size, size), bool)
     yields = np.ones((size, size), bool)
     permissive = np.ones((size, size), bool)
@@ -145,6 +155,9 @@ def conflicts(
             continue
         if request is not None and foe_request is not None:
             yielding = junctions.right_of_way(request, foe_request)
+            is_part = waiting.intersection((link.from_lane, link.via, foe.from_lane, foe.via))
+            if is_part and not _is_near(link, foe, paths, waiting):
+                continue
         else:
             yielding = (False, False) if _may_meet(link, foe, junctions.of_lane, paths) else None
         if yielding is None:
@@ -173,13 +186,25 @@ def _may_meet(
     return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < VEHICLE_WIDTH_M)
 
 
-def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:
+def _is_near(
+    link: Connection, foe: Connection, paths: Mapping[Connection, NDArray[np.float64]], waiting: Container[str]
+) -> bool:
+    """True if two paths, one of them a part of an indirect turn, meet, or one is unknown. `waiting`: the lanes on which
+    bicycles wait between the parts."""
+    path, other = paths.get(link), paths.get(foe)
+    if path is None or other is None:
+        return True
+    has_crossing = any(is_internal(each.from_lane) and each.from_lane not in waiting for each in (link, foe))
+    near_m = VEHICLE_WIDTH_M if has_crossing else BICYCLE_AND_BUS_M
+    return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < near_m)
+
+
+def _path(connection: Connection, corners: list[tuple[float, float]], shapes: Mapping[str, str]) -> NDArray[np.float64]:
     """Points on a connection's path over its junction, [n, 2] in m, at most PATH_STEP_M apart.
 
     Without an internal lane the path is unknown: the points lie on curves between the
     straight line and the sharpest turn.
     """
-    corners = _corners(connection, continuation, shapes)
     if connection.via not in shapes:
         return _curves(points(shapes[connection.from_lane]), points(shapes[connection.to_lane]))
     steps = [np.array(corners[:1])]

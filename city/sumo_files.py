@@ -49,8 +49,13 @@ def options(path: Path) -> dict[str, str]:
     for _, element in elements(path):
         value = element.get("value", element.get("v"))
         if value is not None:
-            values[_LONG_NAMES.get(element.tag, element.tag)] = os.path.expandvars(value)
+            values[long_name(element.tag)] = os.path.expandvars(value)
     return values
+
+
+def long_name(option: str) -> str:
+    """The long name of an option of a .sumocfg."""
+    return _LONG_NAMES.get(option, option)
 
 
 def listed_files(path: Path, option: str) -> list[Path]:

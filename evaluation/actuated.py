@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from city.errors import InputError
-from city.network import SEQUENTIAL_TYPES, UNBOUNDED_S, SignalNetwork, is_green
+from city.network import SEQUENTIAL_TYPES, UNBOUNDED_S, SignalNetwork
+from signals.policy_signals import lasting_greens
 
 MIN_GREEN_S, MAX_GREEN_S = 5.0, 50.0
 """netconvert's --tls.min-dur and --tls.max-dur."""
@@ -34,9 +35,10 @@ def write(path: Path, signals: Iterable[SignalNetwork]) -> Path:
                 "leave actuated out of --arms"
             )
         logic = ET.SubElement(root, "tlLogic", id=signal.id, type="actuated", programID=PROGRAM, offset="0")
+        greens = set(lasting_greens(signal, signal.plan))
         for phase in signal.plan.phases:
             element = ET.SubElement(logic, "phase", duration=f"{phase.duration_s:g}", state=phase.state)
-            if is_green(phase.state):
+            if phase.state in greens:
                 # netconvert writes the duration as both bounds of a phase of fixed duration
                 has_bounds = phase.min_s < phase.max_s < UNBOUNDED_S
                 low, high = (phase.min_s, phase.max_s) if has_bounds else (MIN_GREEN_S, MAX_GREEN_S)

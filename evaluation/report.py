@@ -16,7 +16,7 @@ from jinja2 import Template
 from matplotlib.figure import Figure
 
 from city import whole_files
-from evaluation import level_of_service, report_figures
+from evaluation import level_of_service, report_figures, road_users
 from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
@@ -59,6 +59,8 @@ def write(
     tls = _largest_tls(names, results)
     sections, pictured = _sections(names, results, tls), _signal_pictures(names, results, tls)
     delays = [_service_delays(name, results) for name in names]
+    users = {name: road_users.means([outcome.road_users for outcome in results[name]]) for name in names}
+    classes = road_users.occurring(users.values())
     html = TEMPLATE.render(
         title=f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else ""),
         names=names,
@@ -69,13 +71,16 @@ def write(
         tls=_count(len(conditions["tls"]), "TL"),
         simulations=_count(len(results[names[0]]), "simulation"),
         comparison=[_compared(arm, arms[0], results) for arm in arms],
+        road_users=users,
+        # of one class alone, the table above has the figures
+        classes=classes if len(classes) > 1 else [],
         meanings=[(arm.name, MEANINGS[arm.kind], arm.model_number, arm.has_faults) for arm in arms],
         service=[(tl, short, [by_tl.get(tl) for by_tl in delays]) for tl, short in short_names(tls).items()],
         tl_count=len(results[names[0]][0].delay_by_tl),
         bounds=level_of_service.BOUNDS_S,
         letter_of=level_of_service.letter,
         sections=sections,
-        contents=_contents(sections, bool(pictured["pictures"])),
+        contents=_contents(sections, bool(pictured["pictures"]), len(classes) > 1),
         **pictured,
         conditions=_lines(conditions),
     )
@@ -220,10 +225,11 @@ def _signal_pictures(names: Sequence[str], results: Results, tls: Sequence[str])
     return {"pictures": arms, "pictured_tl": tl, "max_pictured_tls": MAX_PICTURED_TLS}
 
 
-def _contents(sections: Sequence[Mapping[str, Any]], has_pictures: bool) -> list[tuple[str, str]]:
+def _contents(sections: Sequence[Mapping[str, Any]], has_pictures: bool, has_classes: bool) -> list[tuple[str, str]]:
     """(id, name) of the page's headings."""
     return [
         ("comparison", "Comparison"),
+        *([("road-users", "Road users")] if has_classes else []),
         ("service", "Level of service by TL"),
         *((f"figure-{k}", section["title"]) for k, section in enumerate(sections, 1)),
         *([("atspm", "Signal performance measures (ATSPM)")] if has_pictures else []),

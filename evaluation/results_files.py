@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import tempfile
@@ -12,7 +13,9 @@ from typing import Any
 
 from city import whole_files
 from city.errors import InputError
+from evaluation import road_users
 from evaluation.arms import Arm
+from evaluation.road_users import RoadUsers
 from evaluation.simulation import Outcome, outcome_values
 from evaluation.statistics import CONFIDENCE, interval, population
 
@@ -41,6 +44,7 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     values = {arm.name: [outcome_values(outcome) for outcome in results[arm.name]] for arm in arms}
     delays = {arm.name: [outcome.delay_by_tl for outcome in results[arm.name]] for arm in arms}
+    by_class = {arm.name: [outcome.road_users for outcome in results[arm.name]] for arm in arms}
     candidate = arms[0].name
     document = {
         "conditions": conditions,
@@ -49,18 +53,32 @@ def write(
         "intervals": population(len(results[candidate]), bool(conditions.get("varied_demand"))),
         "arms": {name: _compare(values[candidate], arm_values) for name, arm_values in values.items()},
         "delay_by_tl": {name: _compare(delays[candidate], arm_delays) for name, arm_delays in delays.items()},
+        "road_users": {
+            name: {each: asdict(users) for each, users in road_users.means(outcomes).items()}
+            for name, outcomes in by_class.items()
+        },
         # the report has the signals
         "simulations": [_without_signals(outcome) for arm in arms for outcome in results[arm.name]],
     }
     whole_files.write(folder / "results.json", json.dumps(document, indent=1))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["arm", "seed", *values[candidate][0], "overrides"])
+    classes = road_users.occurring(itertools.chain(*by_class.values()))
+    columns = [f"{name}_{key}" for name in classes for key in ("lost_s", "total", "arrived")]
+    writer.writerow(["arm", "seed", *values[candidate][0], "overrides", *columns])
     for arm in arms:
         for outcome in results[arm.name]:
             rounded = [round(value, 3) for value in outcome_values(outcome).values()]
-            writer.writerow([outcome.arm, outcome.seed, *rounded, outcome.overrides])
+            cells = [cell for name in classes for cell in _cells(outcome.road_users.get(name))]
+            writer.writerow([outcome.arm, outcome.seed, *rounded, outcome.overrides, *cells])
     whole_files.write(folder / "results.csv", table.getvalue())
+
+
+def _cells(users: RoadUsers | None) -> list[Any]:
+    """Time lost, count and arrivals of a class; an empty cell is an unknown time."""
+    if users is None:
+        return ["", 0, 0]
+    return ["" if users.lost_s is None else round(users.lost_s, 3), users.total, users.arrived]
 
 
 def _without_signals(outcome: Outcome) -> dict[str, Any]:

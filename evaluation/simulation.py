@@ -19,11 +19,12 @@ from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contracts_match_city
-from evaluation import actuated
+from evaluation import actuated, road_users
 from evaluation.arms import ACTUATED, FIXED, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.passed_vehicles import PassedVehicles
 from evaluation.policy_models import with_street_dialect
+from evaluation.road_users import RoadUsers
 from evaluation.signal_pictures import ControlledSignals, PicturedTls, SignalPictures, UncontrolledSignals
 from evaluation.signal_recording import SignalBand, SignalRecording
 from serving.client import Client
@@ -80,6 +81,8 @@ class Outcome(TripMeans):
     """The signals' states, if they were recorded."""
     passed_by_tl: Mapping[str, int] = field(default_factory=dict)
     """Vehicles that passed each TL; once for each of its signals that they passed."""
+    road_users: Mapping[str, RoadUsers] = field(default_factory=dict)
+    """By class that occurs: cars, buses, trains, bicycles, walkers, others."""
     pictures: SignalPictures | None = None
     """ATSPM's pictures of the signals, if they were recorded."""
     no_pictures: str = ""
@@ -138,7 +141,8 @@ class ArmSimulator:
                     recording.locate(connection.api)
                 measurement, simulation, signals = self._simulate(arm, demand, connection, models, pictured)
                 ended_s = float(connection.api.simulation.getTime())
-            trips = read_trips(tripinfo, ended_s)
+                vehicle_classes = road_users.vehicle_classes(connection.api)
+            trips, users = read_trips(tripinfo, ended_s), road_users.read(tripinfo, vehicle_classes)
             bands = recording.bands() if recording is not None else ()
             passed_by_tl = passed.by_tl()
         vehicles = max(trips.total, 1)
@@ -158,6 +162,7 @@ class ArmSimulator:
             queue_by_road={road: vehicle_s / measurement.seconds for road, vehicle_s in measurement.queued_s.items()},
             signals=bands,
             passed_by_tl=passed_by_tl,
+            road_users=users,
             pictures=signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None,
             no_pictures=no_pictures,
         )

@@ -65,6 +65,7 @@ def city(argv: list[str], prog: str) -> int:
     from city.config import TL
     from city.network import SignalNetwork
     from signals import contract, dialects, policy_signals
+    from signals.safety.conflicts import yielding_states
 
     def choose(network: SignalNetwork) -> init.Choice:
         """The program and greens of a signal's policy. Raises InputError if no policy can control it."""
@@ -72,7 +73,7 @@ def city(argv: list[str], prog: str) -> int:
         contract.check_controllable(network.id, signal)
         return init.Choice(signal.program.id, signal.greens)
 
-    return program.run(lambda: init.main(argv, dialects.names(), choose, prog, _advice))
+    return program.run(lambda: init.main(argv, dialects.names(), choose, yielding_states, prog, _advice))
 
 
 def _advice(path: Path) -> list[str]:

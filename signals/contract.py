@@ -75,8 +75,9 @@ def check_controllable(tl: str, signal: PolicySignal) -> None:
         )
     if not any(not is_internal(lane) for lane in signal.network.lanes):
         raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; {LEAVE_OUT}")
-    _check_program(tl, signal)
-    if len(signal.greens) < 2:
+    if len(signal.greens) != 1:
+        _check_program(tl, signal)
+    else:
         raise InputError(
             f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; "
             f"{LEAVE_OUT}"
@@ -84,13 +85,13 @@ def check_controllable(tl: str, signal: PolicySignal) -> None:
 
 
 def _check_program(tl: str, signal: PolicySignal) -> None:
+    states = [phase.state for phase in signal.program.phases]
+    check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, states)
     if not signal.greens:
         raise InputError(
             f"{tl}: program {signal.program.id!r} of signal {signal.id} has no green phase; add a phase with G or g, "
             "without y"
         )
-    states = [phase.state for phase in signal.program.phases]
-    check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, states)
 
 
 def require_controllable(

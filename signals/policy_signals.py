@@ -5,20 +5,24 @@ first one. Real networks often load the real programs from an additional file an
 0. sumo-rl always takes the first program, so policies that it trained keep that one.
 
 Which greens: states that differ only in pedestrian crossings are one green, and a state that the program repeats (the
-log of an adaptive system has steps of 1 s) counts once. sumo-rl counts every green phase, so its policies do, too.
+log of an adaptive system has steps of 1 s) counts once. A state that only leads from one green to the next is none:
+one with red-amber, or one shorter than a green may be whose links are green before or after it anyway. sumo-rl counts
+every green phase, so its policies do, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from city import names
-from city.config import TL
+from city.config import TL, Safety
 from city.errors import InputError
-from city.network import Program, SignalNetwork, StreetNetwork, green_states
+from city.network import Program, SignalNetwork, StreetNetwork, green_states, is_green
 from protos import policy_pb2 as pb
 
 MAX_NAMED_TLS = 5
 """Number of TLs that a line about programs names."""
+MIN_GREEN_S = Safety.min_green_s
+"""A state that a program never shows for this long may be a transition."""
 
 
 @dataclass(frozen=True)
@@ -108,19 +112,80 @@ def running_program(network: SignalNetwork) -> Program:
 
 
 def distinct_greens(network: SignalNetwork, program: Program) -> list[str]:
-    """The green states of a program; of those that are equal for vehicles, the one that serves the most crossings."""
+    """The greens of a program; of those that are equal for vehicles, the one that serves the most crossings."""
     best: dict[str, str] = {}
-    for state in green_states(phase.state for phase in program.phases):
-        vehicles = "".join(c for c, crossing_m in zip(state, network.crossing_m, strict=False) if not crossing_m)
-        # a state that only lets pedestrians walk is a green of its own
-        key = vehicles if set("Gg") & set(vehicles) else state
-        if key not in best or _green_links(state) > _green_links(best[key]):
+    for state in lasting_greens(network, program):
+        key = _vehicle_state(network, state)
+        if key not in best or len(_green_links(state)) > len(_green_links(best[key])):
             best[key] = state
     return list(best.values())
 
 
-def _green_links(state: str) -> int:
-    return sum(c in "Gg" for c in state)
+def lasting_greens(network: SignalNetwork, program: Program) -> list[str]:
+    """The green states of a program, without those that only lead from one green to the next."""
+    transitions = _transitions(network, program)
+    states = green_states(phase.state for phase in program.phases)
+    return [state for state in states if _green_links(state) and _vehicle_state(network, state) not in transitions]
+
+
+@dataclass
+class _Run:
+    """Phases in a row that are equal for vehicles."""
+
+    key: str
+    seconds: float
+    green_links: dict[int, bool]
+    """Link -> whether it is protected (G)."""
+
+
+def _transitions(network: SignalNetwork, program: Program) -> set[str]:
+    """The vehicle states of a program that only lead from one of its greens to the next.
+
+    Each of their links is green, and protected if it is here, in the nearest green that lasts, before or behind: so
+    no link loses its only green.
+    """
+    runs = _runs(network, program)
+    lasting = {run.key for run in runs if is_green(run.key) and "u" not in run.key and not run.seconds < MIN_GREEN_S}
+    places = [k for k, run in enumerate(runs) if run.key in lasting]
+    result, needed = set[str](), set[str]()
+    for k, run in enumerate(runs):
+        if run.key in lasting or not places:
+            continue
+        around = (max(places, key=lambda p: (p - k) % len(runs)), min(places, key=lambda p: (p - k) % len(runs)))
+        shown = [runs[place].green_links for place in around]
+        is_served = all(
+            any(link in links and links[link] >= protected for links in shown)
+            for link, protected in run.green_links.items()
+        )
+        (result if is_served else needed).add(run.key)
+    return result - needed
+
+
+def _runs(network: SignalNetwork, program: Program) -> list[_Run]:
+    runs: list[_Run] = []
+    for phase in program.phases:
+        key, links = _vehicle_state(network, phase.state), _green_links(phase.state)
+        if runs and runs[-1].key == key:
+            runs[-1].seconds += phase.max_s
+            runs[-1].green_links |= links
+        else:
+            runs.append(_Run(key, phase.max_s, links))
+    if len(runs) > 1 and runs[0].key == runs[-1].key:
+        last = runs.pop()
+        runs[0].seconds += last.seconds
+        runs[0].green_links |= last.green_links
+    return runs
+
+
+def _vehicle_state(network: SignalNetwork, state: str) -> str:
+    """The part of a state that vehicles see; the whole state if it only lets pedestrians walk, a green of its own."""
+    vehicles = "".join(c for c, crossing_m in zip(state, network.crossing_m, strict=False) if not crossing_m)
+    return vehicles if _green_links(vehicles) else state
+
+
+def _green_links(state: str) -> dict[int, bool]:
+    """Green link -> whether it is protected (G)."""
+    return {link: c == "G" for link, c in enumerate(state) if c in "Gg"}
 
 
 def signal_messages(signals: Sequence[PolicySignal]) -> list[pb.Signal]:

@@ -260,7 +260,7 @@ def check_sumo_matches_contract(
         if program is None:
             raise InputError(
                 f"{where}: SUMO has no program {expected.program_id!r}, only {_list(list(in_sumo.programs))}; "
-                "start it with the additional files of training"
+                "start it with the additional file that defines it"
             )
         if in_sumo.fallback_program_id not in (*in_sumo.programs, OFF):
             raise InputError(

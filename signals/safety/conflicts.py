@@ -95,24 +95,37 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
         if pairs := rules.conflicts(state):
             foes = ", ".join(f"{i} and {j}" for i, j in sorted({(min(pair), max(pair)) for pair in pairs}))
             permitted = _with_yielding_links(rules, signal, state)
-            remedy = f"write {permitted}"
-            if rules.conflicts(permitted):
-                remedy = "never show them green together"
+            remedy = f"write {permitted}" if permitted else "never show them green together"
             conflicts.append(f"phase {state} has links {foes}: {remedy}")
     if conflicts:
+        if program_id == signal.active_program and yielding_states(signal):
+            conflicts.append("greenserve city init --repair does so in an additional file")
         raise InputError(
             f"{where}: program {program_id!r} gives green to foes of the network, which the safety rules would never "
             f"show: {'; '.join(conflicts)}"
         )
 
 
+def yielding_states(signal: SignalNetwork) -> dict[str, str]:
+    """By state of the program that runs, the state with g for the links that yield, for states with green foes.
+
+    Empty if there are none, if g is not enough for one, or if a schedule (WAUT) would switch to other programs.
+    """
+    rules, result = ConflictRules(signal), {}
+    for state in dict.fromkeys(phase.state for phase in signal.plan.phases if not signal.switches):
+        if rules.violation(state) is not None:
+            result[state] = _with_yielding_links(rules, signal, state)
+    return result if all(result.values()) else {}
+
+
 def _with_yielding_links(rules: ConflictRules, signal: SignalNetwork, state: str) -> str:
-    """The state with g for green foes that yield by the junction's right of way, and then for those that both may."""
+    """The state with g for green foes that yield by the junction's right of way, and then for those that both may; ""
+    if that is not permitted either."""
     for may_yield in (signal.yields, signal.permissive):
         for i, j in rules.conflicts(state):
             if may_yield[i, j]:
                 state = f"{state[:i]}g{state[i + 1 :]}"
-    return state
+    return state if rules.violation(state) is None else ""
 
 
 def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:

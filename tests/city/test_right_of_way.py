@@ -13,7 +13,7 @@ from city.right_of_way import Junctions
 from signals import contract
 from signals.safety.conflicts import ConflictRules
 from tests.city.scenarios import SCENARIOS, street
-from tests.networks import netconvert, netgenerate
+from tests.networks import bicycle_crossroads, netconvert, netgenerate
 
 GENERATED = {
     "generated grid": ("--grid", "--grid.number", "3", "--grid.attach-length", "100", "--default.lanenumber", "2"),
@@ -217,3 +217,29 @@ def street_pair(text):
     (found,) = re.findall(r'<connection from="(\w+)" to="(\w+)" fromLane="(\d)" toLane="(\d)" via=":A0_0_0"', text)
     from_edge, to_edge, from_lane, to_lane = found
     return f"{from_edge}_{from_lane}", f"{to_edge}_{to_lane}"
+
+
+@pytest.mark.parametrize(
+    ("options", "has_crossings"),
+    [((), False), (("--default.sidewalk-width", "2", "--sidewalks.guess", "--crossings.guess"), True)],
+    ids=["without crossings", "with crossings"],
+)
+def test_parts_of_an_indirect_left_turn_have_only_the_foes_that_they_meet(tmp_path, options, has_crossings):
+    signal = network.read(bicycle_crossroads(tmp_path, *options)).signals["c"]
+    first, car = 1 if has_crossings else 0, 2 if has_crossings else 1
+    assert any(signal.crossing_m) == has_crossings
+
+    def link(begin, end, lane):
+        (found,) = (k for k, pairs in enumerate(signal.links) if (f"{begin}c_{lane}", f"c{end}_{lane}") in pairs)
+        return found
+
+    turn, second, straight = link("e", "s", first), link("n", "s", first), link("n", "s", car)
+    assert any(a.startswith(":") and b == f"cs_{first}" for a, b in signal.links[second]), "its second part"
+    assert not signal.foes[second, [straight, link("s", "n", first), link("s", "n", car)]].any()
+    assert signal.foes[second, [link("e", "w", car), link("w", "e", first), link("s", "w", car), turn]].all()
+    assert signal.foes[turn, [straight, link("n", "s", first), link("s", "n", car), link("n", "e", car)]].all()
+    assert not signal.foes[turn, [link("w", "e", car), link("w", "e", first), link("s", "w", car)]].any()
+    rules = ConflictRules(signal)
+    assert [phase.state for phase in signal.plan.phases if rules.violation(phase.state) is not None] == []
+    state = "".join("G" if k in (second, link("s", "w", car)) else "r" for k in range(len(signal.links)))
+    assert rules.conflicts(state), "the car that turns left from ahead crosses the second part"

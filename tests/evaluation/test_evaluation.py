@@ -275,6 +275,18 @@ def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, 
             assert (phase.min_s < phase.max_s) == ("G" in phase.state and "y" not in phase.state)
 
 
+def test_actuated_programs_extend_no_transition(grid_street, tmp_path):
+    signal = next(iter(grid_street.signals.values()))
+    size = len(signal.links) - 2
+    phases = tuple(
+        network.ProgramPhase(state + "r" * size, s, s, s)
+        for state, s in (("Gr", 20), ("yr", 3), ("ru", 1), ("rG", 20), ("ry", 3))
+    )
+    own = replace(signal, programs=(network.Program("0", "static", 0, phases),), active_program="0")
+    logic = ET.parse(actuated.write(tmp_path / "a.add.xml", [own])).getroot()[0]
+    assert ["minDur" in phase.attrib for phase in logic] == [True, False, False, True, False]
+
+
 def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_path):
     signal = next(iter(grid_street.signals.values()))
     switched = replace(signal, switches=(network.ProgramSwitch(0.0, "0", 0.0),))

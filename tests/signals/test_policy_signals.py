@@ -80,6 +80,71 @@ def test_greens_that_differ_only_in_a_walk_signal_are_one(signal):
     assert distinct_greens(with_crossing, steps) == ["GrrG", "rGrG", "rgrr", "rrrG"], "g and G differ for vehicles"
 
 
+def timed(*phases):
+    """A program of (state, seconds)."""
+    return Program("0", "static", 0, tuple(ProgramPhase(state, s, s, s) for state, s in phases))
+
+
+LOG = [
+    *["GGrr"] * 9,
+    *["yGrr"] * 3,
+    "rGrr",
+    *["ryrr"] * 3,
+    "rruu",
+    *["rrGG"] * 6,
+    "rrGG",
+    *["rryy"] * 3,
+    "uurr",
+    "GGrr",
+]
+
+
+@pytest.mark.parametrize(
+    ("phases", "greens"),
+    [
+        pytest.param(
+            [("GGrr", 30), ("yyrr", 3), ("rrrr", 1), ("rruu", 1), ("rrGG", 20), ("rryy", 3), ("uurr", 1)],
+            ["GGrr", "rrGG"], id="red-amber alone",
+        ),
+        pytest.param(
+            [("Grrr", 10), ("Gurr", 1), ("GGrr", 30), ("yGrr", 3), ("rGrr", 2), ("rGuu", 1), ("rGGG", 9), ("ryyy", 3)],
+            ["Grrr", "GGrr", "rGGG"], id="links that end earlier or begin later",
+        ),
+        pytest.param([(state, 1) for state in LOG], ["GGrr", "rrGG"], id="the log of an adaptive system"),
+        pytest.param(
+            [("GGgr", 30), ("yygr", 3), ("rrGr", 3), ("rryr", 3), ("rrrG", 2), ("rrry", 3)],
+            ["GGgr", "rrGr", "rrrG"], id="a short green that protects a link, or is a link's only one",
+        ),
+        pytest.param(
+            [("GGrr", 30), ("yyrr", 3), ("rruG", 2), ("rryy", 3)], ["GGrr", "rruG"], id="the only green of a link",
+        ),
+        pytest.param([("GGrr", 2), ("yyrr", 2), ("rrGG", 2), ("rryy", 2)], ["GGrr", "rrGG"], id="short greens alone"),
+    ],
+)  # fmt: skip
+def test_states_on_the_way_from_green_to_green_are_no_choices(signal, phases, greens):
+    assert distinct_greens(signal, timed(*phases)) == greens
+
+
+def test_short_state_for_pedestrians_counts_as_part_of_the_vehicles_green(signal):
+    with_crossing = replace(signal, crossing_m=(0.0, 0.0, 0.0, 6.0))
+    steps = timed(("GrrG", 3), ("Grrr", 3), ("yrrr", 3), ("rrrG", 3), ("rGrr", 3), ("rGrG", 2), ("ryrr", 3))
+    assert distinct_greens(with_crossing, steps) == ["GrrG", "rGrG"]
+
+
+def test_green_that_a_log_shows_shortly_once_and_long_later_is_a_choice(signal):
+    steps = timed(("GGrr", 20), ("GGGr", 2), ("GGyr", 3), ("GGrr", 9), ("GGGr", 8), ("yyyr", 3), ("rrrG", 9))
+    assert distinct_greens(signal, steps) == ["GGrr", "GGGr", "rrrG"]
+
+
+@given(st.lists(st.tuples(st.text("Ggryu", min_size=3, max_size=3), st.integers(1, 6)), min_size=1, max_size=9))
+def test_every_link_that_a_program_serves_without_yellow_keeps_a_green(phases):
+    network = SignalNetwork("X", ((),) * 3, (), (), "0", None, None, None)
+    greens = distinct_greens(network, timed(*phases))
+    for colours in ("G", "Gg"):
+        served = {k for state in green_states(state for state, _ in phases) for k in range(3) if state[k] in colours}
+        assert served == {k for state in greens for k in range(3) if state[k] in colours}
+
+
 @given(st.lists(st.text("Ggry", min_size=4, max_size=4), min_size=1, max_size=12))
 def test_without_crossings_every_green_state_counts_once(states):
     network = SignalNetwork("X", ((),) * 4, (), (), "0", None, None, None)

@@ -39,7 +39,8 @@ def test_phases_without_conflict_are_accepted(crossing):
     ],
 )
 def test_phase_that_is_never_shown_is_refused_with_its_remedy(crossing, state, yields, permissive, message):
-    signal = replace(crossing, yields=crossing.yields & False, permissive=crossing.permissive & False)
+    unknown = crossing.yields & False
+    signal = replace(crossing, yields=unknown, permissive=unknown.copy(), active_program="day")
     if yields:
         signal.yields[yields] = True
     if permissive:
@@ -49,7 +50,8 @@ def test_phase_that_is_never_shown_is_refused_with_its_remedy(crossing, state, y
 
 
 def test_conflicts_of_all_phases_are_in_one_line(crossing):
-    signal = replace(crossing, yields=crossing.yields & False, permissive=crossing.permissive & False)
+    unknown = crossing.yields & False
+    signal = replace(crossing, yields=unknown, permissive=unknown.copy(), active_program="day")
     signal.yields[1, 2] = True
     with pytest.raises(InputError, match=r"phase GGGr .*: write GgGr; phase rGGr .*: write rgGr$"):
         check_phases("city.toml", signal, "0", ["GGGr", "yyyr", "rGGr", "GGGr"])
