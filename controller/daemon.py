@@ -74,7 +74,11 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
         policies: Policies = NoPolicies()
         tl_of_signal = config.city.tl_of_signal
-        alarms = Alarms({s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls}, len(config.infer_tls))
+        alarms = Alarms(
+            {s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls},
+            len(config.infer_tls),
+            "" if config.driver is not None else config.models.server,
+        )
         metrics.registry.register(alarms)
         if config.driver is not None:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
@@ -296,6 +300,7 @@ def _control(
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
     stop.is_controlling = True
+    failure = ""
     try:
         logged_s = loop.now
         while loop.now < end_s and not stop.is_requested():
@@ -314,29 +319,34 @@ def _control(
         health.begin_stopping()
         must_release = loop.now < end_s or not is_only_client
         if must_release and not release(loop, connection, end_s if is_only_client else float("inf"), stop):
+            failure = "SUMO rejected the release of signals, which keep their last state"
             return 1
         return 0
     except SumoConnectionLost as error:
         if loop.now >= end_s:
             return 0
+        failure = f"the connection to SUMO was lost: {error}"
         log_connection_lost(loop, connection, error)
         if not connection.is_guarded:
             connection.abandon(loop.unreleased())  # SUMO may still read, even if its answer was malformed
         return 1
     except WaitAborted:
+        failure = "SUMO did not answer before a second stop request"
         abandon(loop, connection)
         return 1
     except CommandRejected as error:
+        failure = f"SUMO rejected a command: {error}"
         log.error("second %g: %s", loop.now, error)
         release_at_once(loop, connection, stop)
         return 1
-    except BaseException:
+    except BaseException as error:
+        failure = f"an error in the controller: {type(error).__name__}"
         # an error in this process must not leave a signal frozen
         release_at_once(loop, connection, stop)
         raise
     finally:
         if interface is not None:
-            interface.end()
+            interface.end(failure)
         # is_controlling stays set: signals have been touched, so SIGTERM must not report the opposite
         connection.close()
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from controller.operator.control_messages import fields
 from controller.operator.errors import OperatorError
@@ -51,6 +51,8 @@ CITY_INTERVAL_S = 1.0
 STALLED_S = 5.0
 """Wall time after which a watcher that asks for nothing counts as absent: nothing is read for it."""
 COMMAND_THREADS = 4
+RUN_FAILED = 4001
+"""Close code of a run that has ended by an error."""
 LAST_FRAME_S = 0.2
 """Wall time in which watchers get the frame that says that the run has ended."""
 NOW = (
@@ -147,7 +149,8 @@ class PageServer(FrameServer[LiveWatcher]):
         self._collector.wanted_view = None
         if any(watcher.request is not None for watcher in self.watchers):
             await asyncio.sleep(LAST_FRAME_S)
-        await self.end("the run has ended")
+        failure = self._state.failure
+        await self.end(failure or "the run has ended", RUN_FAILED if failure else WSCloseCode.GOING_AWAY)
 
     # called by the thread of the decision loop
 
@@ -398,6 +401,8 @@ class PageServer(FrameServer[LiveWatcher]):
                 self._service.alarms.current(with_ended=True),
                 state.commands(),
             ),
+            "settings": self._service.settings(),
+            "failure": state.failure,
             "collect_ms": round(1000 * collector.took_s, 2),
             "collect_interval_s": round(collector.interval_s, 3),
         }

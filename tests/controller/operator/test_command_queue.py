@@ -224,6 +224,28 @@ def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
     assert again.pins.pinned == {"SA103": 7} and again.queue.next_s == 160.0
     assert "SA101 begins in mode fixed, which ann set before this start, until second 160" in caplog.text
     assert "SA103 begins with version 7, which bob pinned before this start" in caplog.text
+    # pages and ctl show them too, with their time and author
+    assert [(c.at_s, c.target, c.value, c.author) for c in again.state.commands()] == [
+        (100.0, "SA101", "fixed until second 160, before this start", "ann"),
+        (100.0, "SA102", "hold, before this start", "bob"),
+    ]
+    assert [(s["tls"], s["value"], s["author"], s["at_s"], s["until_s"]) for s in again.service.settings()] == [
+        (["SA101"], "fixed", "ann", 100.0, 160.0),
+        (["SA102"], "hold", "bob", 100.0, 0.0),
+        (["SA103"], "version 7", "bob", None, 0.0),
+    ]
+
+
+def test_settings_of_one_command_are_one_line():
+    operated = OperatedRun(
+        loop=Loop([f"TL{k}" for k in range(1000)]), run_contracts=contracts([f"TL{k}" for k in range(1000)])
+    )
+    operated.queue.set_modes(operated.state.tls, FIXED, 0.0, "ann", operated.loop)
+    operated.loop.now = 5.0
+    operated.queue.set_modes(["TL3"], FIXED, 0.0, "bob", operated.loop)
+    newest, all_others = operated.service.settings()
+    assert (newest["tls"], newest["author"]) == (["TL3"], "bob")
+    assert all_others["count"] == 999 and len(all_others["tls"]) == 10
 
 
 @pytest.mark.parametrize(

@@ -425,6 +425,26 @@ def test_watchers_learn_that_the_run_has_ended(page, browser):
     assert browser.frame().panel["city"]["has_ended"]
 
 
+def test_watchers_learn_why_a_run_has_failed(page, browser):
+    page.step(1)
+    browser.frame()
+    page.state.failure = "the connection to SUMO was lost: " + 80 * "ä"
+    browser.ask()
+    page.state.close()
+    assert browser.frame().panel["city"]["failure"] == page.state.failure
+    page.server.stop()
+    message = browser.receive()
+    assert message.data == server_module.RUN_FAILED and page.state.failure.startswith(message.extra)
+
+
+def test_what_operators_have_set_is_listed_however_long_ago(page, browser):
+    with page.applying():
+        command(page, {"action": "set-mode", "tls": ["SA101"], "mode": "hold", "author": "Ada"})
+    page.step(9000)
+    (setting,) = browser.frame().panel["city"]["settings"]
+    assert (setting["tls"], setting["value"], setting["author"], setting["at_s"]) == (["SA101"], "hold", "Ada", 0.0)
+
+
 def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, browser, caplog, monkeypatch):
     page.step(1)
     with monkeypatch.context() as broken:
