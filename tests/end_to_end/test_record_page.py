@@ -138,10 +138,17 @@ def test_keys_alone_play_step_and_seek(browser, url):
         wait_until(lambda: second(page) == first)
 
 
+def test_texts_of_a_record_have_the_streets_clock(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#marks-list li")
+        texts = page.inner_text("#marks-list") + page.inner_text("#missing") + page.inner_text("#commands")
+        assert re.search(r"second \d", texts) is None
+
+
 def test_a_record_has_no_commands(browser, url):
     with opened(browser, url) as page:
         select_tl(page, SILENT_TL)
-        assert page.locator("[data-command], [data-mode], #author, #no-token").count() == 0
+        assert page.locator("[data-command], [data-mode], #author, #no-token, #settings").count() == 0
         names = page.evaluate("[...document.querySelectorAll('button')].map((each) => each.textContent)")
         assert not {"Fixed", "Hold", "Policy", "Acknowledge"} & set(names)
 
@@ -201,8 +208,9 @@ def test_the_page_says_that_the_command_has_ended(browser, folder):
         address, process = stack.enter_context(playing(folder))
         page = stack.enter_context(opened(browser, address))
         process.send_signal(signal.SIGTERM)
-        page.wait_for_selector("#lost:visible")
-        assert page.inner_text("#status") == "lost"
+        page.wait_for_selector("#lost.ended:visible")
+        assert page.inner_text("#status") == "ended"
+        assert page.inner_text("#lost-text") == "greenserve replay has ended. The page connects again by itself."
         assert process.wait(20) == 0
 
 

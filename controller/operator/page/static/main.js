@@ -477,5 +477,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 $("alarm-count").addEventListener("click", () => select(-1));
-window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, tlPanel: () => tlPanel, player: () => player };  // for tests, and for a look from the browser's console
+window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, tlPanel: () => tlPanel, run: () => run, player: () => player };  // for tests, and for a look from the browser's console
 connect();

@@ -39,7 +39,7 @@ export function swatch(colour, outline) {
 // The alarms that are no consequence of another one of the list.
 export function causes(alarms) {
   const ids = new Set(alarms.map((alarm) => alarm.id));
-  return alarms.filter((alarm) => !ids.has(alarm.consequence_of));
+  return alarms.filter((alarm) => !alarm.consequence_of || !ids.has(alarm.consequence_of));
 }
 
 export function modeGlyph(mode, colours) {
