@@ -128,6 +128,21 @@ def test_vehicles_of_dialect_street_are_kept(recorded_city, recorded):
     assert not recorded.readings[signal_of(recorded_city, "SA101")].vehicles
 
 
+def test_vehicles_are_kept_of_the_time_with_the_most_of_them(recorded_city, path, recorded):
+    window_s = 60.0
+    signal = signal_of(recorded_city, STREET_TL)
+    everything, found = recorded.readings[signal], from_record.read(open_files([path]), Selection(vehicles_s=window_s))
+    kept = found.readings[signal]
+    times = [vehicle.time_s for vehicle in everything.vehicles]
+    counts = [
+        sum(end_s - window_s < time_s <= end_s for time_s in times) for end_s in sorted(everything.vehicle_times_s)
+    ]
+    assert len(kept.vehicles) == max(counts) > counts[0] and kept.vehicle_times_s[0] > window_s
+    assert kept.vehicle_times_s[-1] - kept.vehicle_times_s[0] < window_s
+    assert kept.vehicles == [each for each in everything.vehicles if each.time_s in set(kept.vehicle_times_s)]
+    assert kept.lanes == everything.lanes
+
+
 def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(recorded_city, recorded):
     signal = signal_of(recorded_city, STREET_TL)
     length_m = recorded_city.start.street.lane_length_m

@@ -287,6 +287,15 @@ def test_time_space_diagram_shows_the_time_with_the_most_arrivals():
     assert "07:32" in texts[1] and "07:02" not in texts[1]
 
 
+def test_time_space_diagram_of_single_vehicles_begins_with_them():
+    times = [2000.0, 2005.0]
+    vehicles = [VehicleReading(time_s, "a_0", 20.0 + 10 * k, 2.0) for k, time_s in enumerate(times)]
+    made = view(end_s=3600.0, readings=SignalReadings(vehicles=vehicles, vehicle_times_s=times))
+    drawing = Drawing(time_space.draw({"A": made, "B": view(end_s=3600.0)}, CORRIDOR), x_end=900.0, y_end=330.0)
+    assert "07:34" in drawing.text and "07:02" not in drawing.text
+    assert drawing.points(BLACK) == near([(0, 20), (5, 30)])
+
+
 def test_signal_lines_have_the_colours_of_their_phases():
     found = time_space.colours(view(), 2, 0.0, 100.0)
     assert found == [
