@@ -55,6 +55,7 @@ def test_traceback_is_part_of_its_json_line():
         (("-m", "controller"), ("--city", str(GRID / "city.toml"), "--server", "127.0.0.1:1")),
         (("-m", "controller.guard"), ("--sumo", "nonsense")),
         (("-m", "serving"), ("--models-dir", "nowhere")),
+        (("-m", "greenserve", "replay"), ("nowhere", "--page", "127.0.0.1:0")),
     ],
 )
 def test_every_daemon_has_both_formats_and_its_last_line_says_why_it_ended(program, flags, chosen):
