@@ -446,6 +446,22 @@ def test_a_frame_that_cannot_be_read_is_an_error_and_the_page_connects_again(rel
     assert all("frame" in text and "not caught" not in text for text in errors)
 
 
+def test_a_frame_without_news_changes_no_clock(relayed, url):
+    empty = b"\x01\x00\x01\x00" + bytes(12)
+    page, connections, errors = relayed(lambda number, message: message)
+    page.goto(url)
+    page.wait_for_selector("#status.live")
+    wait_until(lambda: page.evaluate("greenserve.shown.second") > 0)
+    page.evaluate(
+        "new MutationObserver(() => { window.zero ||= document.getElementById('clock').textContent === '00:00:00'; })"
+        ".observe(document.getElementById('clock'), { childList: true, subtree: true, characterData: true })"
+    )
+    frames = page.evaluate("Number(document.documentElement.dataset.frames)")
+    connections[0].send(empty)
+    wait_until(lambda: page.evaluate("Number(document.documentElement.dataset.frames)") > frames + 2)
+    assert errors == [] and not page.evaluate("window.zero")
+
+
 def test_an_alarm_has_its_runbook_on_the_page(browser, url):
     with opened(browser, url) as page:
         page.wait_for_selector("#alarms *")

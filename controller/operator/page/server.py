@@ -86,6 +86,8 @@ class LiveWatcher(Watcher):
         """Where its TL's model comes from, as it was sent last."""
         self.has_end = False
         """True once it knows that the run has ended."""
+        self.first_s: float | None = None
+        """Wall time from which its first frame of a TL may be made; None: it waits for none."""
 
 
 class PageServer(FrameServer[LiveWatcher]):
@@ -234,12 +236,12 @@ class PageServer(FrameServer[LiveWatcher]):
             if pause_s > KEEPALIVE_INTERVAL_S:
                 watcher.request = None
                 return frames.encode(max(watcher.step_number + 1, 0), watcher.at_s, False, ())
-        if self._is_first(watcher):
-            await asyncio.sleep(self._next_first_s - time.monotonic())
-            frame, took_s = self._timed_frame(watcher)
+        is_first = self._is_first(watcher)
+        frame, took_s = self._timed_frame(watcher)
+        if is_first:
+            watcher.first_s = None
             self._next_first_s = max(self._next_first_s, time.monotonic()) + took_s / FIRST_SHARE
             return frame
-        frame, took_s = self._timed_frame(watcher)
         # the frame that makes the shared parts takes longest: a mean over several rounds of all watchers
         self._made_s += (took_s - self._made_s) / (5 * max(len(self.watchers), 1))
         return frame
@@ -266,7 +268,11 @@ class PageServer(FrameServer[LiveWatcher]):
         next_s = watcher.sent_s + interval_s
         if len(self.watchers) > 1 and math.isfinite(next_s):
             next_s = round(next_s / interval_s) * interval_s
-        return next_s - time.monotonic()
+        if not self._is_first(watcher):
+            watcher.first_s = None
+        elif watcher.first_s is None:
+            watcher.first_s = self._next_first_s
+        return max(next_s, watcher.first_s or -math.inf) - time.monotonic()
 
     def _wait_s(self, watcher: LiveWatcher) -> float:
         """Wall time for which a watcher waits for news; 0: there are some; inf: it has not asked."""

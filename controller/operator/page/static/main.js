@@ -99,6 +99,7 @@ function take(data) {
     return;
   }
   $("lost").hidden = true;
+  if (frame.isEmpty) { draw(player ? () => player.drawn() : ask); return; }
   if (shown.hasFrame && frame.sequence > shown.sequence) steps.push(frame.sequence - shown.sequence - 1);
   if (steps.length > KEPT_FRAMES) steps.shift();
   shown.sequence = frame.sequence; shown.second = frame.second; shown.hasFrame = true;
