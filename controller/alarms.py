@@ -275,7 +275,8 @@ class Alarms:
 
     def with_instructions(self, alarm: pb.Alarm) -> pb.Alarm:
         """The alarm with what to do, and where the alert rules say that it stands."""
-        alarm.MergeFrom(pb.Alarm(**instructions(alarm.name, self.server)))
+        texts = instructions(alarm.name, self.server)
+        alarm.remedy, alarm.instructions = texts["remedy"], texts["instructions"]
         alarm.runbook = f"docs/runbook.md#{alarm.name.lower()}"
         return alarm
 

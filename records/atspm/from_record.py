@@ -191,7 +191,7 @@ class _VehicleStep(NamedTuple):
     of_signal: dict[str, list[VehicleReading]]
 
     @property
-    def count(self) -> int:
+    def vehicle_count(self) -> int:
         return sum(map(len, self.of_signal.values()))
 
 
@@ -366,9 +366,9 @@ class StepCollector:
     def _add_vehicles(self, read: _VehicleStep) -> None:
         """Add single vehicles, and keep those of the `vehicles_s` in which most were read."""
         self._vehicles.append(read)
-        self._vehicle_count += read.count
+        self._vehicle_count += read.vehicle_count
         while self._vehicles[0].at_s <= read.at_s - self._selection.vehicles_s:
-            self._vehicle_count -= self._vehicles.popleft().count
+            self._vehicle_count -= self._vehicles.popleft().vehicle_count
         if self._vehicle_count > self._busiest_count or not self._busiest:
             self._busiest, self._busiest_count = tuple(self._vehicles), self._vehicle_count
 
