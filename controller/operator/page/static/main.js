@@ -2,7 +2,7 @@
 
 import { decode } from "./frames.js";
 import { StreetMap } from "./map.js";
-import { $, CityPanel, TlPanel, causes, clock, element, modeGlyph, streetTimes, swatch } from "./panels.js";
+import { $, CityPanel, TlPanel, causes, clock, element, inSeconds, modeGlyph, streetTimes, swatch } from "./panels.js";
 import { Player } from "./player.js";
 
 const GOING_AWAY = 1001, RUN_FAILED = 4001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300;
@@ -109,7 +109,7 @@ function take(data) {
   if (frame.states) for (const [signal, state] of frame.states) map.states.set(signal, state);
   if (frame.modes) { map.modes = frame.modes; cityPanel.modes(frame.modes); }
   $("clock").textContent = clock(frame.second);
-  $("clock").title = `simulated second ${frame.second}`;
+  $("clock").title = inSeconds(frame.second);
   if (frame.panel?.city) takeCity(frame.panel.city);
   if (frame.panel?.tl && tlPanel?.tl.tl === frame.panel.tl.tl) {
     tlPanel.shown = tlPanel.tl.signals.map((signal) => map.states.get(signal) ?? "");

@@ -24,7 +24,9 @@ export function streetTimes(text) {
   return text.replace(/\bsecond (\d+(?:\.\d+)?)/g, (_, second) => clock(Number(second)));
 }
 
-function time(second, text = clock(second)) { return element("time", text, { title: `simulated second ${second}` }); }
+export function inSeconds(second) { return `simulated second ${second}`; }
+
+function time(second) { return element("time", clock(second), { title: inSeconds(second) }); }
 
 export function swatch(colour, outline) {
   const ratio = window.devicePixelRatio || 1, canvas = element("canvas", "", { class: "glyph", width: 16 * ratio, height: 16 * ratio, "aria-hidden": "true" });
@@ -164,7 +166,7 @@ export class CityPanel {
       button.disabled = !this.actions.canCommand();
       line.append(button);
     }
-    item.append(line, element("div", streetTimes(alarm.text)), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}`, { class: "note" }));
+    item.append(line, element("div", streetTimes(alarm.text)), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}`, { class: "note", title: inSeconds(alarm.since_s) }));
     const known = this.city.alarms?.[alarm.name];
     if (known) item.append(this.instructions(alarm.id, known));
     const consequences = active.filter(({ consequence_of }) => consequence_of === alarm.id);
@@ -238,7 +240,7 @@ export class TlPanel {
     if (key !== this.modeKey) {
       this.modeKey = key;
       $("tl-mode").replaceChildren(modeGlyph(now.mode, this.colours), element("strong", now.mode === "policy" && this.city.driver ? this.city.driver : now.mode),
-        element("span", `${now.since_s === null ? "" : `since ${clock(now.since_s)}`}${until}${by}`));
+        element("span", `${now.since_s === null ? "" : `since ${clock(now.since_s)}`}${until}${by}`, now.since_s === null ? {} : { title: inSeconds(now.since_s) }));
       this.model = now.model ? ` by ${model}` : "";
       for (const button of document.querySelectorAll("[data-mode]")) {
         // what an operator has set, or the policy while it controls
@@ -268,6 +270,7 @@ export class TlPanel {
   // Bold is what controls the signals: in hold the green that is kept, while their own programs run none.
   showChoice(decision, mode) {
     $("tl-at").textContent = `at ${clock(decision.at_s)}${this.model}`;
+    $("tl-at").title = inSeconds(decision.at_s);
     const rows = [];
     if (decision.failure) rows.push(element("p", `no valid answer: ${decision.failure}`, { class: "note" }));
     else if (mode !== "policy" && decision.action.length) rows.push(element("p", `not followed in mode ${mode}`, { class: "note" }));
