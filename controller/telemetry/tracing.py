@@ -6,7 +6,6 @@ context of a step's `predict` as metadata `traceparent` of its Predicts.
 
 import logging
 import os
-import time
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -69,31 +68,24 @@ class TracedPolicies:
 
     def __init__(self, policies: Policies, provider: "TracerProvider") -> None:
         self._policies, self._tracer = policies, provider.get_tracer("greenserve")
-        self._asked_ns = self._answered_ns = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._begin_ns = time.time_ns()
-        self._step: Any = self._tracer.start_span("decision step", start_time=self._begin_ns)
+        self._step: Any = self._tracer.start_span("decision step")
+        self._predict: Any = None
 
     def ask(
         self, observations: Mapping[str, Observation], observed_s: float | None = None
     ) -> dict[str, Answer | Exception]:
         from opentelemetry import trace
 
-        self._asked_ns = time.time_ns()
         context = trace.set_span_in_context(self._step)
-        with self._tracer.start_as_current_span("predict", context, trace.SpanKind.CLIENT):
-            answers = self._policies.ask(observations, observed_s)
-        self._answered_ns = time.time_ns()
-        return answers
+        with self._tracer.start_as_current_span("predict", context, trace.SpanKind.CLIENT) as self._predict:
+            return self._policies.ask(observations, observed_s)
 
     def add(self, event: DecisionEvent) -> None:
         """End the trace of a step with decisions; without any, the wait for SUMO begins anew."""
-        if (times := event.times) is not None:
-            self._add_stage("sumo", self._begin_ns, times.sumo_s)
-            self._add_stage("observe", self._asked_ns - int(1e9 * times.observe_s), times.observe_s)
-            self._add_stage("apply", self._answered_ns, times.apply_s)
+        if (times := event.times) is not None and self._step.is_recording():
+            self._add_stage("sumo", self._step.start_time, times.sumo_s)
+            self._add_stage("observe", self._predict.start_time - int(1e9 * times.observe_s), times.observe_s)
+            self._add_stage("apply", self._predict.end_time, times.apply_s)
             self._step.set_attributes(
                 {
                     "simulation.second": event.at_s,
@@ -102,7 +94,7 @@ class TracedPolicies:
                 }
             )
             self._step.end()
-        self._begin()
+        self._step = self._tracer.start_span("decision step")
 
     def _add_stage(self, name: str, begin_ns: int, duration_s: float) -> None:
         from opentelemetry import trace

@@ -14,11 +14,12 @@ from city.errors import InputError
 from controller.telemetry import tracing
 from serving.client import Client
 from signals.policy import Answer
-from tests.controller.test_decision_step import SteppedConnection, loop_of
+from tests.controller.test_decision_step import SteppedConnection, always, loop_of
 from tests.serving import fake_server
 from tests.signals.single_signal import one_signal
 
 trace = pytest.importorskip("opentelemetry.sdk.trace")
+from opentelemetry.sdk.trace import sampling  # noqa: E402
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
 
@@ -67,6 +68,16 @@ def test_each_decision_step_is_a_trace_of_four_stages(crossing, provider, export
         assert step.start_time <= stages[0].start_time and stages[-1].end_time <= step.end_time
         assert all(a.end_time <= b.start_time + 1_000_000 for a, b in itertools.pairwise(stages))
         assert stages[2].end_time - stages[2].start_time >= 10_000_000
+
+
+def test_steps_that_are_not_sampled_run_without_spans(crossing, exported, caplog):
+    provider = trace.TracerProvider(sampler=sampling.ALWAYS_OFF)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    policies = tracing.TracedPolicies(always(1), provider)
+    loop = loop_of(SteppedConnection(1.0), [one_signal(crossing)], policies, [policies])
+    loop.step(12)
+    loop.step(12)
+    assert loop.counters.decisions == 2 and exported.get_finished_spans() == () and caplog.text == ""
 
 
 @pytest.mark.parametrize("many", [False, True])
