@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from safetensors.numpy import save
 
 from export.__main__ import main
@@ -403,6 +404,13 @@ def test_npz_with_pytorch_names_is_read(checkpoints, prefix):
     flags = ("--action", "categorical", *(() if prefix else ("--scores", "probabilities")))
     probabilities = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
     np.testing.assert_allclose(probabilities, softmax(linear(arrays, f"{prefix}2", hidden)), atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "cause"), [(bfloat16, "(bfloat16?)"), (np.int32, "holds int32")])
+def test_npz_without_floats_is_refused_with_a_remedy(dtype, cause, checkpoints, capsys):
+    arrays = linear_layers(("actor.0", 8, 5), ("actor.2", 3, 8))
+    np.savez(checkpoints / "SA101_trial_1.npz", **{name: values.astype(dtype) for name, values in arrays.items()})
+    refuses(capsys, checkpoints, "actor/0/weight", cause, "save it as float32: values.astype(numpy.float32)")
 
 
 def test_layers_by_name_leave_the_others_unread(checkpoints):

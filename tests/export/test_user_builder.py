@@ -1,5 +1,6 @@
 """A user's own architecture: Keras models and callables that take a checkpoint's variables."""
 
+import os
 import sys
 
 import numpy as np
@@ -16,7 +17,7 @@ v1 = tf.compat.v1
 @pytest.fixture
 def my_actors(tmp_path, monkeypatch):
     (tmp_path / "my_actors.py").write_text(
-        "import keras, tensorflow as tf\n"
+        "import os, pathlib, keras, tensorflow as tf\n"
         "def model(sizes):\n"
         "    x = observation = keras.Input((sizes.inputs,))\n"
         "    x = y = keras.layers.Dense(8, 'elu')(x)\n"
@@ -38,6 +39,11 @@ def my_actors(tmp_path, monkeypatch):
         "    return 3\n"
         "def broken(sizes):\n"
         "    raise RuntimeError('of mine')\n"
+        "def crashing(sizes):\n"
+        "    os.abort()\n"
+        "def of_process(sizes):\n"
+        "    pathlib.Path(__file__).with_name('pid').write_text(str(os.getpid()))\n"
+        "    return model(sizes)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -49,6 +55,14 @@ BUILT = {
     "checkpoint": lambda model, at: tf.train.Checkpoint(actor=model, step=tf.Variable(2)).write(str(at / "SA101-3")),
     "npz": lambda model, at: np.savez(at / "SA101_trial_3.npz", **{w.path: w.numpy() for w in model.weights}),
 }
+
+
+def test_a_users_function_and_its_checkpoint_have_a_process_of_their_own(checkpoints, my_actors, tmp_path, capsys):
+    BUILT["checkpoint"](writers.functional(keras3), checkpoints)
+    exported(checkpoints, "--actor", "my_actors:of_process")
+    pid = int((tmp_path / "pid").read_text())
+    assert pid not in (0, os.getpid())
+    refuses(capsys, checkpoints, "the reader crashed", flags=("--actor", "my_actors:crashing", "--overwrite"))
 
 
 @pytest.mark.parametrize("how", BUILT)

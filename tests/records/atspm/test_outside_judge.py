@@ -15,9 +15,12 @@ from evaluation import actuated
 from records import sumo_programs
 from records.atspm import detectors, files, phase_numbers
 from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
+from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
-from records.atspm.from_record import Selection
+from records.atspm.from_record import ObservedSignals, Selection, read
 from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
+from records.atspm.pictures.signal_view import SignalView, views
+from records.atspm.pictures.split_failure import occupancy_ratios
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
@@ -58,6 +61,8 @@ class Judged:
     phases: dict[str, phase_numbers.PhaseNumbers]
     tables: dict[str, list[dict]]
     notes: tuple[str, ...]
+    views: list[SignalView]
+    """The signals as the pictures have them."""
     is_controlled: bool = False
 
     @property
@@ -124,9 +129,9 @@ def controlled(folder, additional):
     record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases_until_s=None)
     recorded = RecordedRun([folder / "run.mcap"])
     assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
-    return export_atspm(
-        open_files([folder / "run.mcap"]), folder / "atspm", Selection(zero=ZERO)
-    ), folder / "lights.add.xml"
+    written = export_atspm(open_files([folder / "run.mcap"]), folder / "atspm", Selection(zero=ZERO))
+    observed = read(open_files([folder / "run.mcap"]), Selection(zero=ZERO))
+    return written, views(observed), folder / "lights.add.xml"
 
 
 @pytest.fixture(scope="module", params=["fixed", "actuated", "controlled"])
@@ -137,12 +142,18 @@ def judged(request, atspm, tmp_path_factory):
     detectors.write(additional[0], detectors.place(street))
     placed = detectors.read(additional[0])
     if request.param == "controlled":
-        written, lights = controlled(folder, additional)
+        written, pictured, lights = controlled(folder, additional)
         # SUMO alone shows the recorded lights, and is read after every step: the record has no part in these readings
         readings = run([*additional, lights], placed, SECONDS)
         phases = phase_numbers.of_city(config.load(GRID / "city.toml"), street)
         return Judged(
-            readings, placed, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, is_controlled=True
+            readings,
+            placed,
+            phases,
+            read_by_atspm(atspm, folder / "atspm"),
+            written.notes,
+            pictured,
+            is_controlled=True,
         )
     if request.param == "actuated":
         additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
@@ -152,7 +163,8 @@ def judged(request, atspm, tmp_path_factory):
     programs = {name: signal.programs for name, signal in street.signals.items()}
     made = period(readings)
     written = files.write(folder / "atspm", made, signal_events(made, phases, placed, programs), phases, placed)
-    return Judged(readings, placed, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
+    pictured = views(ObservedSignals(street, made, phases, programs, detectors=tuple(placed)))
+    return Judged(readings, placed, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, pictured)
 
 
 def test_every_bin_has_data_and_every_interval_is_valid(judged):
@@ -246,6 +258,43 @@ def test_split_failures_agree(judged):
     assert {key: row["Split_Failure"] for key, row in found.items()} == {key: failures[key] for key in cycles}
     for key, row in found.items():
         assert row["Green_Occupancy"] == pytest.approx(occupancies[key] / cycles[key], abs=1e-5), key
+
+
+def test_pictures_differ_from_atspm_only_as_documented(judged):
+    """docs/atspm.md says which arrivals and splits atspm leaves out; the pictures' others are the same, by phase."""
+    arrivals, failures = judged.table("arrival_on_green", "Phase"), judged.table("split_failures", "Phase")
+    totals = Counter()
+    for view in judged.views:
+        device = judged.device[view.own.signal]
+        for phase in view.vehicle_phases:
+            green, total = Counter(), Counter()
+            for time_s in view.arrivals(phase.number):
+                total[device, int(time_s // BIN_S), phase.number] += 1
+                green[device, int(time_s // BIN_S), phase.number] += view.is_green(phase.number, time_s)
+            found = {key: row for key, row in arrivals.items() if (key[0], key[2]) == (device, phase.number)}
+            assert {key: row["Total_Actuations"] for key, row in found.items()} == {
+                k: total[k] for k in total if green[k]
+            }
+            assert {key: round(row["Total_Actuations"] * row["Percent_AOG"]) for key, row in found.items()} == +green
+            splits = [each for each in view.splits(phase.number) if each.red_s is not None]
+            begins = [each.begin_s for each in splits]
+            numbers = view.numbers(phase.number, PRESENCE)
+            first_s = min((t for n in numbers for t in view.times_s(Code.DETECTOR_ON, n)), default=SECONDS)
+            failed, cycles = Counter(), Counter()
+            for k, ratios in enumerate(occupancy_ratios(view, phase.number)):
+                assert ratios.red_s == splits[k].red_s
+                short = any(begin_s < ratios.red_s + RED_S for begin_s in begins[k + 1 : k + 2])
+                short |= any(begins[k] < split.red_s + RED_S for split in splits[max(k - 1, 0) : k])
+                if short or begins[k] < first_s:
+                    totals["left out"] += 1
+                    continue
+                key = device, int((ratios.red_s + RED_S) // BIN_S), phase.number
+                cycles[key] += 1
+                failed[key] += ratios.green >= THRESHOLD and ratios.red >= THRESHOLD
+            found = {key: row for key, row in failures.items() if (key[0], key[2]) == (device, phase.number)}
+            assert {key: row["Split_Failure"] for key, row in found.items()} == {key: failed[key] for key in cycles}
+            totals["failed"] += sum(failed.values())
+    assert totals["failed"] > 20 and totals["left out"]
 
 
 def test_terminations_agree(judged):

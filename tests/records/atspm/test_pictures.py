@@ -203,10 +203,10 @@ def test_split_with_a_walk_is_marked():
 def test_split_fails_if_both_occupancies_reach_the_limit():
     on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 88.0, False)]
     made = view(detections=on)
-    assert split_failure.occupancy_ratios(made, 2) == [split_failure.OccupancyRatios(84.0, 25 / 26, 4 / 5)]
+    assert split_failure.occupancy_ratios(made, 2)[1:] == [split_failure.OccupancyRatios(84.0, 25 / 26, 4 / 5)]
     drawing = Drawing(split_failure.draw(made, 2), y_end=104.0)
     assert drawing.points(YELLOW) == near([(84, 0), (84, 100)])
-    assert "1 of 1" in drawing.text
+    assert "1 of 2" in drawing.text
 
 
 def test_split_fails_at_the_very_share_whatever_the_second():
@@ -219,13 +219,22 @@ def test_split_fails_at_the_very_share_whatever_the_second():
             for pair in times_s for k, time_s in enumerate(pair)
         ]  # fmt: skip
         made = view(states, end_s=begin_s + 100, begin_s=begin_s, detections=on)
-        assert [each.is_failure for each in split_failure.occupancy_ratios(made, 2)] == [True]
+        assert [each.is_failure for each in split_failure.occupancy_ratios(made, 2)] == [False, True]
+
+
+def test_split_failure_needs_no_red_before_its_green():
+    """The first green of a period counts, as for atspm; one whose 5 s of red are not over does not."""
+    on = [Detection("presence:a_0", time_s, is_on) for time_s, is_on in ((0.0, True), (30.0, False))]
+    assert split_failure.occupancy_ratios(view(STATES[:4], end_s=29.5, detections=on), 2) == [
+        split_failure.OccupancyRatios(24.0, 1.0, 1.0)
+    ]
+    assert split_failure.occupancy_ratios(view(STATES[:4], end_s=29.0, detections=on), 2) == []
 
 
 def test_split_does_not_fail_if_the_queue_clears():
     on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 86.0, False)]
     made = view(detections=on)
-    assert split_failure.occupancy_ratios(made, 2)[0].red == pytest.approx(2 / 5)
+    assert split_failure.occupancy_ratios(made, 2)[1].red == pytest.approx(2 / 5)
     assert not Drawing(split_failure.draw(made, 2)).paths(YELLOW)
 
 
