@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from city import logs
 from city.logs import JsonFormatter, TextFormatter
 from tests.conftest import GRID, ROOT
 
@@ -32,6 +33,14 @@ def test_time_is_utc_in_both_formats(monkeypatch):
         "model": "a b",
         "ms": 14.2,
     }
+
+
+def test_format_behind_two_hyphens_is_sumos(monkeypatch):
+    used = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: used.extend(options["handlers"]))
+    logs.configure(["--sumo", "x", "--", "--log-format", "json"], "controller")
+    logs.configure(["--log-format", "json", "--", "--log-format", "text"], "controller")
+    assert [type(handler.formatter) for handler in used] == [TextFormatter, JsonFormatter]
 
 
 def test_json_is_one_line_with_its_own_keys_whatever_a_record_says():

@@ -15,7 +15,7 @@ import sumo
 
 from city import config
 from evaluation import __main__ as program
-from evaluation import arms, level_of_service, report, report_figures, results_files
+from evaluation import arms, report, report_figures, results_files
 from evaluation.arms import Arm
 from evaluation.command import _table
 from evaluation.signal_recording import SignalBand
@@ -78,7 +78,7 @@ def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
     ("bound_s", "below", "above"), [(10, "A", "B"), (20, "B", "C"), (35, "C", "D"), (55, "D", "E"), (80, "E", "F")]
 )
 def test_level_of_service_has_the_bounds_of_the_highway_capacity_manual(bound_s, below, above):
-    assert (level_of_service.letter(bound_s), level_of_service.letter(bound_s + 0.1)) == (below, above)
+    assert (report.level_of_service(bound_s), report.level_of_service(bound_s + 0.1)) == (below, above)
 
 
 def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(tmp_path):
