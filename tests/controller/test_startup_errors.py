@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import socket
 import tempfile
 import threading
@@ -19,14 +18,13 @@ from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo import wire
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, running_signals
-from serving.client import Client
 from serving.embedded.config import ServerConfig
 from signals import contract
-from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, free_port
 from tests.error_lines import assert_refused
+from tests.sample_city import copy_city, write_city
 from tests.serving import saved_models
-from tests.serving.conftest import running
+from tests.serving.conftest import connected
 
 
 def contracts_of(city, street, *tls):
@@ -145,6 +143,7 @@ def test_durations_and_type_of_the_program_matter_only_to_plan_actions(grid_city
     ("flags", "parts"),
     [
         (("--infer-tl", "SA 9"), ("SA9 is not one of the TLs", "SA101")),
+        (("--server", "127.0.0.1:1"), ("no model server answers at 127.0.0.1:1", "greenserve serve")),
         (("--model-number", "9"), ("serves no model SA101 version 9", "it serves version 1")),
         (("--no-guard", "--sumo", "127.0.0.1:1"), ("no SUMO listens at 127.0.0.1:1",)),
         (("--", "--route-files", "nowhere.rou.xml"), ("SUMO ended before", "nowhere.rou.xml")),
@@ -172,54 +171,31 @@ def test_port_in_use_is_refused(capsys, grid_server):
             assert_refused(capsys, *parts)
 
 
-def test_unreachable_model_server_is_refused_with_how_to_start_one(capsys):
-    assert main(["--city", CITY, "--server", f"127.0.0.1:{free_port()}"]) == 2
-    assert_refused(capsys, "no model server answers at 127.0.0.1:", "greenserve serve")
-
-
-@pytest.fixture
-def city_with(tmp_path):
-    """Write the sample city with a changed text; return its path."""
-
-    def write(before, after):
-        text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-        assert before in text
-        (tmp_path / "city.toml").write_text(text.replace(before, after))
-        return str(tmp_path / "city.toml")
-
-    return write
-
-
-def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, city_with):
-    city = city_with("tl.SA108", "tl.SA999")
+def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, tmp_path):
+    city = write_city(tmp_path, ("tl.SA108", "tl.SA999"))
     assert main(["--city", city, "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
     assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
 
 
-def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, city_with):
-    city = city_with('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]')
-    assert main(["--city", city, "--server", f"127.0.0.1:{free_port()}"]) == 2
+def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, tmp_path):
+    city = write_city(tmp_path, ('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]'))
+    assert main(["--city", city, "--server", "127.0.0.1:1"]) == 2
     assert_refused(capsys, "[tl.SA101] signal Z9 is not in")
 
 
 def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
     saved_models.write_dtypes(tmp_path / "dtypes" / "1")
     message = r"model dtypes version 1 has no policy contract \(.*\); export it \(greenserve export --tl dtypes\)"
-    with (
-        running(ServerConfig(tmp_path, port=0, poll_s=0, allow_any_operation=True)) as server,
-        contextlib.closing(Client(f"127.0.0.1:{server.port}", retries=0)) as client,
-        pytest.raises(InputError, match=message),
-    ):
+    settings = ServerConfig(tmp_path, port=0, poll_s=0, allow_any_operation=True)
+    with connected(settings) as (_, client), pytest.raises(InputError, match=message):
         fetch_contracts(client, ["dtypes"], 1)
 
 
 def test_network_without_a_lane_of_training_is_refused_at_the_start(capsys, grid_server, tmp_path):
-    for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
-        shutil.copy(GRID / name, tmp_path)
-    net = (GRID / "grid.net.xml").read_text()
-    kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
-    (tmp_path / "grid.net.xml").write_text("\n".join(kept))
-    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server]) == 2
+    city, net = copy_city(tmp_path), tmp_path / "grid.net.xml"
+    lines = net.read_text().splitlines()
+    net.write_text("\n".join(line for line in lines if not (' tl="A0"' in line and 'linkIndex="2"' in line)))
+    assert main(["--city", city, "--server", grid_server]) == 2
     assert_refused(capsys, "SA101", "signal A0", "lanes in training, 7 in", "missing: ")
 
 

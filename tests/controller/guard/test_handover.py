@@ -1,5 +1,6 @@
 """Handover plans: encoding, and clearing a junction with them."""
 
+import contextlib
 import json
 
 import pytest
@@ -55,15 +56,10 @@ def test_guard_clears_by_yellow_and_red_before_the_plan(name):
         assert shown == [green] * 5 + [yellow] * 3 + ["r" * len(green)] * 2
 
 
-@given(st.one_of(st.binary(max_size=60), st.just(b"[{}]"), st.just(b"[1]"), st.just(b'{"a": 1}')))
+@given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[{}]", b"[1]", b'{"a": 1}', b"[" * 100_000])))
 def test_malformed_handover_plans_are_refused(content):
-    if content in (b"[]", b"{}"):
-        return
-    try:
-        decoded = decode(content)
-    except MalformedHandover:
-        return
-    assert decoded == []
+    with contextlib.suppress(MalformedHandover):
+        assert decode(content) == []
 
 
 def replaced(value, number, by):
@@ -82,13 +78,5 @@ def replaced(value, number, by):
 @given(st.integers(0, 200), st.sampled_from([[], {}, None, 5, -1.5, "x", True, [[]], [None], {"a": []}]))
 def test_handover_plan_with_a_wrong_part_is_read_or_refused(number, by):
     plan = json.loads(encode(handovers_of([OneSignal(SIGNALS[min(SIGNALS)], SafetyTimes(3, 5, 0.5))])))
-    content, _ = replaced(plan, number, by)
-    try:
-        decode(json.dumps(content).encode())
-    except MalformedHandover:
-        return
-
-
-def test_deeply_nested_handover_plan_is_refused():
-    with pytest.raises(MalformedHandover):
-        decode(b"[" * 100_000)
+    with contextlib.suppress(MalformedHandover):
+        decode(json.dumps(replaced(plan, number, by)[0]).encode())

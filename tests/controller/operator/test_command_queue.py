@@ -109,13 +109,6 @@ def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
     assert submit(operated, set_modes(("SA101",), FIXED, "ann")) == []
 
 
-def test_a_command_during_a_long_step_is_applied_after_it(operated):
-    with pytest.raises(OperatorError, match="is applied after the step in progress"):
-        operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 0.01)
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "fixed"
-
-
 def test_commands_in_the_second_of_the_release_are_refused(operated):
     errors = []
 

@@ -251,12 +251,6 @@ def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch, ope
         assert operated.pace.state.is_paused and operated.state.commands()[0].author == "an\ufffd[2Jn"
 
 
-def test_commands_of_an_ended_run_are_refused(operated, client):
-    operated.queue.close("the controller hands its signals back and ends")
-    with pytest.raises(ProgramFailed, match="hands its signals back"):
-        client.call("Resume", pb.ResumeRequest(author="ann"))
-
-
 def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
     """Modes, pins and comparisons of contracts in the same second."""
     operated = OperatedRun(pins=Pins())

@@ -14,8 +14,8 @@ from controller.release import Stop
 from controller.sumo.connection import SumoConnectionLost
 from controller.telemetry.metrics import ControllerMetrics
 from signals.fallback.control_mode import OperatorMode
-from tests.conftest import GRID
 from tests.controller.operator.operated_runs import Loop, command_of, contracts, set_modes
+from tests.sample_city import write_city
 
 
 class Recorder(SimpleNamespace):
@@ -59,15 +59,11 @@ def interface_of(recorder, tmp_path):
     """Makes the interface of a run with these flags; it is closed after the test."""
     with contextlib.ExitStack() as closing:
 
-        def make(*flags, watchdog_s=None):
-            city = GRID / "city.toml"
-            if watchdog_s is not None:
-                text = city.read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-                city = tmp_path / "city.toml"
-                city.write_text(text.replace("[controller]\n", f"[controller]\nwatchdog_s = {watchdog_s}\n"))
-            config = parse(["--city", str(city), "--policy", "max-pressure", *flags])
-            metrics = ControllerMetrics(CollectorRegistry())
+        def make(*flags, watchdog_s=10):
+            city = write_city(tmp_path, ("[controller]\n", f"[controller]\nwatchdog_s = {watchdog_s}\n"))
+            config = parse(["--city", city, "--policy", "max-pressure", *flags])
             alarms = SimpleNamespace(note_pace=lambda state: None)
+            metrics = ControllerMetrics(CollectorRegistry())
             made = OperatorInterface(config, contracts(), None, alarms, metrics, recorder)
             closing.callback(made.close)
             return made

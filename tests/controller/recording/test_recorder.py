@@ -28,6 +28,7 @@ from records.record_reader import RecordReader
 from records.recorded_run import RecordedRun
 from records.replay import Replay
 from signals.policy import Answer
+from tests.controller.decision_events import Events
 from tests.records.replayed_city import read, run_city
 from tests.serving.gates import until
 
@@ -45,26 +46,20 @@ class ControlledRun(NamedTuple):
         return [replace(event, monotonic_s=begin_s + k * interval_s) for k, event in enumerate(self.events)]
 
 
-class Snapshots:
-    """Keeps the events of a run."""
-
-    def __init__(self):
-        self.events = []
+class Snapshots(Events):
+    """The events of a run, each with the state of its step."""
 
     def add(self, event):
         # only the loop of now can give the state of now
         state = copy.deepcopy(event.state()) if event.state is not None else None
-        self.events.append(replace(snapshot(event), state=None if state is None else lambda: state))
-
-    def close(self):
-        pass
+        self.append(replace(snapshot(event), state=None if state is None else lambda: state))
 
 
 @pytest.fixture(scope="module")
 def controlled(grid_city):
     snapshots = Snapshots()
     run = run_city(grid_city, 150, "--seed", "1", subscribe=lambda run: [snapshots], releases_until_s=None)
-    return ControlledRun(run, snapshots.events)
+    return ControlledRun(run, snapshots)
 
 
 @pytest.fixture
