@@ -8,10 +8,10 @@ import time
 import pytest
 
 from controller.guard.__main__ import main as guard_main
-from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, controller, free_port, guard, guard_log, socket_of, sumo
 from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe
 from tests.end_to_end.trainer import Trainer
+from tests.sample_city import write_city
 
 
 def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_server):
@@ -51,11 +51,9 @@ def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_s
 
 
 def test_a_controller_that_hangs_loses_its_signals_and_ends_later(grid_server, tmp_path):
-    city = tmp_path / "city.toml"
-    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-    city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n"))
+    city = write_city(tmp_path, ("[controller]\n", "[controller]\nwatchdog_s = 1\n"))
     with sumo(2) as (port, _), controller(
-        "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", str(city)
+        "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", city
     ) as process:  # fmt: skip
         trainer = Trainer(port)
         trainer.until(lambda: trainer.online() == set(SIGNALS), 60)

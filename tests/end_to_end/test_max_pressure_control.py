@@ -10,6 +10,7 @@ from controller.__main__ import main
 from controller.config import parse
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
+from tests.sample_city import write_city
 
 
 @pytest.fixture
@@ -40,12 +41,12 @@ def test_city_without_tls_has_all_its_signals_driven_by_max_pressure(network_onl
 
 
 def test_district_of_a_city_is_driven_without_its_server(tmp_path):
-    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
     tls = list(config.load(GRID / "city.toml").tls)
-    for name, members in (("north", tls[:3]), ("south", tls[3:])):
-        text += f'\n[serving.districts.{name}]\naddress = "127.0.0.1:1"\ntls = {json.dumps(members)}\n'
-    (tmp_path / "city.toml").write_text(text)
-    flags = ["--city", str(tmp_path / "city.toml"), "--policy", "max-pressure"]
+    districts = "".join(
+        f'\n[serving.districts.{name}]\naddress = "127.0.0.1:1"\ntls = {json.dumps(members)}\n'
+        for name, members in (("north", tls[:3]), ("south", tls[3:]))
+    )
+    flags = ["--city", write_city(tmp_path, more=districts), "--policy", "max-pressure"]
     assert parse(flags).infer_tls == tuple(tls)
     assert parse([*flags, "--district", "north"]).infer_tls == tuple(tls[:3])
 

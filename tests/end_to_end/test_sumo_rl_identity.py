@@ -9,13 +9,13 @@ import pytest
 
 from city import config, network
 from signals import contract
-from tests.conftest import GRID
 from tests.end_to_end import sumo_rl_runs
 from tests.end_to_end.generated_streets import LongestQueue
 from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.sumo_rl_runs import Run
 from tests.end_to_end.trained_actors import fitted, of_stable_baselines3, write
 from tests.networks import netconvert
+from tests.sample_city import write_city
 from tests.sumo_rl_cases import run_in_a_process
 
 
@@ -65,9 +65,8 @@ def trained(name, run, street, shared):
 
 
 def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
-    text = (GRID / "city.toml").read_text().replace('"grid.sumocfg"', f'"{GRID / "grid.sumocfg"}"')
-    (tmp_path / "city.toml").write_text(text.replace("[safety]\n", '[safety]\nfloors = "dialect"\n'))
-    flags = ("--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101")
+    city = write_city(tmp_path, ("[safety]\n", '[safety]\nfloors = "dialect"\n'))
+    flags = ("--city", city, "--server", grid_server, "--infer-tl", "SA101")
     with program("controller", *flags, "--end", "30", "--libsumo") as process:
         assert process.wait(60) == 0
         lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
