@@ -31,5 +31,5 @@ def copy_city(folder: Path, *additional: str) -> str:
     sumocfg = folder / "grid.sumocfg"
     named = 'fixed_time.add.xml"'
     assert named in sumocfg.read_text()
-    sumocfg.write_text(sumocfg.read_text().replace(named, ",".join(('fixed_time.add.xml', *additional)) + '"'))
+    sumocfg.write_text(sumocfg.read_text().replace(named, ",".join(("fixed_time.add.xml", *additional)) + '"'))
     return str(folder / "city.toml")

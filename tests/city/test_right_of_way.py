@@ -61,7 +61,6 @@ def sumolib_foes(net_file):
 
 @pytest.fixture(params=[True, False], ids=["internal links", "no internal links"])
 def variant(request, net_file, tmp_path):
-    """A network as it is, and without internal links."""
     return net_file if request.param else netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
 
 
@@ -213,7 +212,6 @@ def test_overlong_path_is_left_out_and_its_lane_is_named(tmp_path, kind):
 
 
 def street_pair(text):
-    """The lanes that the internal lane :A0_0_0 connects."""
     (found,) = re.findall(r'<connection from="(\w+)" to="(\w+)" fromLane="(\d)" toLane="(\d)" via=":A0_0_0"', text)
     from_edge, to_edge, from_lane, to_lane = found
     return f"{from_edge}_{from_lane}", f"{to_edge}_{to_lane}"

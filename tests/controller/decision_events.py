@@ -35,8 +35,6 @@ def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None,
 
 
 class Events(list):
-    """The events of a run."""
-
     def add(self, event):
         self.append(event)
 
@@ -45,7 +43,5 @@ class Events(list):
 
 
 class Alarms(Events):
-    """The alarms of a run."""
-
     def add(self, event):
         self.extend(event.alarms)

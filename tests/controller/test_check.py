@@ -23,7 +23,6 @@ from tests.serving.fake_server import Fake, answer
 
 @pytest.fixture
 def city(grid_models, tmp_path):
-    """The city.toml of the sample city that reads the exported models."""
     return Path(write_city(tmp_path, ('models_dir = "models"', f'models_dir = "{grid_models}"')))
 
 
@@ -142,8 +141,7 @@ def test_certificates_of_city_toml_are_used(city, capsys, grid_models, tmp_path)
     (tmp_path / "ca.pem").write_bytes(authority[1])
     key, certificate, *_ = pair("server", authority)
     ssl = SSLConfig(server_key=key, server_cert=certificate)
-    settings = ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=ssl)
-    with running(settings) as server:
+    with running(ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=ssl)) as server:
         flags = ["--city", str(city), "--infer-tl", "SA101", "--server", f"127.0.0.1:{server.port}"]
         assert main(flags) == 2
         assert "no model server answers" in capsys.readouterr().err

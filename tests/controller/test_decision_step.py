@@ -60,7 +60,6 @@ class SteppedConnection:
 
 
 def always(action):
-    """Policies that choose the same green."""
     return SimpleNamespace(ask=lambda observations, _: dict.fromkeys(observations, Answer(np.array([action]))))
 
 
@@ -399,7 +398,6 @@ def test_an_operators_command_between_two_decisions_is_followed_at_once(crossing
 
 
 def commanded(crossing, mode, at_s, policies=None, subscribers=()):
-    """A run to second 120 in which an operator sets a mode at a second, and takes it back at 90."""
     connection = SteppedConnection(1.0)
     loop = monitored(crossing, list(subscribers), policies, connection)
     for until_s, wanted in ((at_s, mode), (90, OperatorMode.POLICY), (120, None)):

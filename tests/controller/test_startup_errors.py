@@ -31,10 +31,6 @@ def contracts_of(city, street, *tls):
     return {tl: contract.build(city, city.tls[tl], street) for tl in tls}
 
 
-def test_contracts_of_the_sample_city_fit(grid_city, grid_street):
-    contracts = contracts_of(grid_city, grid_street, *grid_city.tls)
-    check_contracts_match_city(grid_city, contracts)
-    check_contract_matches_network(contracts["SA101"], grid_street)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +54,6 @@ def test_contracts_of_the_sample_city_fit(grid_city, grid_street):
     ],
 )
 def test_model_of_another_city_is_refused(grid_city, grid_street, change, in_city, message):
-    """`in_city`: SA102's signal in city.toml."""
     contracts = contracts_of(grid_city, grid_street, "SA101", "SA102", "SA103")
     change(contracts)
     tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=(in_city,))}
@@ -160,7 +155,6 @@ def test_start_that_cannot_succeed_is_refused(capsys, grid_server, monkeypatch, 
 
 
 def test_port_in_use_is_refused(capsys, grid_server):
-    """An error of the guard is printed by the controller."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for flags, parts in (

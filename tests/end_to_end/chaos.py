@@ -129,7 +129,6 @@ class City:
         ])  # fmt: skip
 
     def metrics(self) -> dict[str, float]:
-        """Of the controller; empty while it does not answer."""
         try:
             text = urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=5).read().decode()
         except OSError:
@@ -161,8 +160,6 @@ def _memory_mb(pid: int) -> float:
 
 
 class Run:
-    """A day with these faults, and what was seen of it."""
-
     def __init__(self, city: City, events: Sequence[Event]) -> None:
         self.city, self.events, self.now = city, events, 0.0
         self.recoveries_s: list[tuple[Event, float]] = []
@@ -233,7 +230,6 @@ class Run:
                 self.longest_shown_s, self.longest_shown_by = self.now - since_s, f"{signal_id} at {self.now:g}"
 
     def _restart_controller(self, exit_code: int) -> None:
-        """Start a controller after the end of the one before."""
         while self.city.controller.poll() is None:
             self._step()
         assert self.city.controller.returncode == exit_code
@@ -241,7 +237,6 @@ class Run:
 
     @contextlib.contextmanager
     def _fault(self, event: Event) -> Iterator[None]:
-        """Begin a fault, and end it."""
         city, kind = self.city, event.fault
         if kind.startswith("connection: "):
             with injected(city.proxy, Fault(kind.removeprefix("connection: "))):

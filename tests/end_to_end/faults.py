@@ -54,7 +54,6 @@ class Proxy:
 
     @property
     def connections(self) -> list[socket.socket]:
-        """The clients' ends of the open connections."""
         return [client for client, _ in self._pairs]
 
     @property

@@ -42,14 +42,12 @@ class Folder:
         self._server = None
 
     def run(self, script):
-        """Run a script of a page; what it prints."""
         command = ["bash", "-e", "-c", script]
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, **self._options)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def serve(self, command):
-        """Start a server, and wait until it is ready."""
         city = self.path / "city.toml"
         city.write_text(city.read_text().replace("127.0.0.1:8500", f"127.0.0.1:{free_port()}"))
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -57,7 +55,6 @@ class Folder:
         assert self._server.stdout.readline().startswith("ready at ")
 
     def close(self):
-        """End the server."""
         if self._server is not None:
             self._server.terminate()
             self._server.wait(30)

@@ -154,7 +154,6 @@ def run(request, grid_city, grid_street, server):
 
 @pytest.fixture
 def own_server(grid_models, tmp_path):
-    """A server that the test may stop."""
     server = ModelServer(grid_models, tmp_path / "s")
     yield server
     server.stop()
@@ -291,6 +290,6 @@ def test_the_proxy_injects_every_fault(grid_models, tmp_path):
                     with Client(proxy.address, retries=0) as client:
                         client.contract("SA101")
                         # which error depends on the fault
-                        is_refused = pytest.raises(Exception) if fault is not Fault.NONE else contextlib.nullcontext()  # noqa: B017
+                        is_refused = pytest.raises(Exception) if fault is not Fault.NONE else contextlib.nullcontext()
                         with injected(proxy, fault), is_refused:
                             client.contract("SA101", timeout_s=0.3)

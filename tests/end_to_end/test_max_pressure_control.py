@@ -15,7 +15,6 @@ from tests.sample_city import write_city
 
 @pytest.fixture
 def network_only(tmp_path):
-    """A city.toml that describes no TL."""
     (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
     return str(tmp_path / "city.toml")
 
@@ -66,9 +65,6 @@ def test_flags_of_the_model_server_are_refused_with_max_pressure(capsys, flags):
     assert f"error: {flags[0]} is for served policies; leave it out" in capsys.readouterr().err
 
 
-def test_served_policies_still_need_a_tl(network_only, capsys):
-    assert main(["--city", network_only]) == 2
-    assert "describes no TL" in capsys.readouterr().err
 
 
 def test_network_without_signals_is_refused(tmp_path, capsys):

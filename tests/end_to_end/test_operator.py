@@ -147,19 +147,20 @@ def test_watchers_see_the_end_of_sumo(tmp_path):
 
 @pytest.mark.parametrize("guard_flags", [(), ("--no-guard",)], ids=["guarded", "not guarded"])
 def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(guard_flags):
-    with sumo(1) as (sumo_port, process_of_sumo):
-        flags = (*guard_flags, "--sumo", f"127.0.0.1:{sumo_port}")
-        with operated(*PRESSURE, *flags) as (process, client):
-            client.call("Pause", pb.PauseRequest(author="ann"))
-            time.sleep(0.5)
-            assert process.poll() is None
-            process_of_sumo.kill()
-            begin_s = time.monotonic()
-            assert process.wait(30) == 1
-            assert time.monotonic() - begin_s < 5
-            log = process.stderr.read()
-            (error,) = [line for line in log.splitlines() if " ERROR " in line]
-            assert "Traceback" not in log and "at second" in error, log
+    with (
+        sumo(1) as (sumo_port, process_of_sumo),
+        operated(*PRESSURE, *guard_flags, "--sumo", f"127.0.0.1:{sumo_port}") as (process, client),
+    ):
+        client.call("Pause", pb.PauseRequest(author="ann"))
+        time.sleep(0.5)
+        assert process.poll() is None
+        process_of_sumo.kill()
+        begin_s = time.monotonic()
+        assert process.wait(30) == 1
+        assert time.monotonic() - begin_s < 5
+        log = process.stderr.read()
+        (error,) = [line for line in log.splitlines() if " ERROR " in line]
+        assert "Traceback" not in log and "at second" in error, log
 
 
 @pytest.mark.parametrize("case", ["in use", "not loopback", "half of TLS"])

@@ -52,7 +52,6 @@ def control(*arguments, **settings):
 
 
 def finished(process):
-    """The log of a run that ends without an error."""
     _, log = process.communicate(timeout=120)
     assert process.returncode == 0, log
     return log
@@ -90,8 +89,7 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
 
     record, summaries = tmp_path / "record", []
     for k, flags in enumerate(((), ("--record", record))):
-        summary = tmp_path / f"{k}.json"
-        arguments = ("--policy", "max-pressure", "--end", 600, "--summary", summary, *flags)
+        arguments = ("--policy", "max-pressure", "--end", 600, "--summary", tmp_path / f"{k}.json", *flags)
         log = finished(control(*arguments, preexec_fn=with_small_files))
         summaries.append(log.rpartition("960 decisions")[1])
     assert summaries[0] == summaries[1] == "960 decisions"

@@ -10,7 +10,6 @@ from tests.end_to_end.programs import controller, sumo
 
 @pytest.fixture
 def notifications(tmp_path):
-    """systemd's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(60)

@@ -70,8 +70,7 @@ def test_memory_of_commands_with_24_h_of_1000_tls_is_that_of_an_hour(tmp_path, c
         peaks = []
         for file in (hour, day):
             code, peak = peak_bytes(lambda: main([command, str(file), *map(str, flags)], PROG))  # noqa: B023 - called at once
-            output = capsys.readouterr()
-            assert (code, output.err) == (0, "")
+            assert (code, capsys.readouterr().err) == (0, "")
             peaks.append(peak)
         # what a reader that seeks holds of each chunk is some 100 bytes
         assert peaks[1] < 1.3 * peaks[0] + 4e6, (command, flags, peaks)

@@ -36,7 +36,6 @@ def approach(upstream, exits=()):
 
 
 def features(approaches, vehicles, red_s=None, lanes=20):
-    """By name, the features of the first approach."""
     computed = ApproachFeatures(approaches, {f"lane{k}": k for k in range(lanes)})
     rows = computed.compute(vehicle_readings(vehicles), np.zeros(len(approaches)) if red_s is None else np.array(red_s))
     assert rows.dtype == np.float32 and rows.shape == (len(approaches), len(FEATURES))

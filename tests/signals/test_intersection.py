@@ -41,8 +41,7 @@ def states(sent):
 
 
 def test_change_goes_through_yellow(crossing):
-    x = one_signal(crossing)
-    sent = play(x, 30, lambda now: Answer(np.array([0 if now < 10 else 1])))
+    sent = play(one_signal(crossing), 30, lambda now: Answer(np.array([0 if now < 10 else 1])))
     assert states(sent) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
 
 
@@ -62,8 +61,7 @@ def test_recovery_starts_from_what_the_plan_shows(crossing):
     x = one_signal(crossing)
     play(x, 60, lambda now: TimeoutError("late"))
     assert x.is_released and x.state.is_on_fallback_plan
-    sent = play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60)
-    after = states(sent)
+    after = states(play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60))
     assert after[0][1] == "rrrG", "the shown green continues first"
     assert [s for _, s in after] == ["rrrG", "rrry", "GgGr"]
 
@@ -170,7 +168,6 @@ def test_invalid_action_of_any_kind_means_hold_not_an_exception(crossing, action
 
 
 def released(x, begin_s=7, until_s=20, rejected=()):
-    """The commands of a release."""
     sent = []
     for now in range(begin_s, until_s):
         sent += x.commands(now)[0]
@@ -180,7 +177,6 @@ def released(x, begin_s=7, until_s=20, rejected=()):
 
 @pytest.fixture
 def releasing(crossing):
-    """A TL whose release has begun."""
     x = one_signal(crossing)
     x.commands(0)
     x.release()
@@ -282,8 +278,7 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
     ],
 )
 def test_synchronised_plan_is_entered_in_step(now, expected):
-    synchronised = FallbackPlan(PLAN.program, is_synchronised=True)
-    assert synchronised.entry_phase(now, min_green_s=5) == expected
+    assert FallbackPlan(PLAN.program, is_synchronised=True).entry_phase(now, min_green_s=5) == expected
     later = FallbackPlan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
     assert later.entry_phase(now + 7, min_green_s=5) == expected
 

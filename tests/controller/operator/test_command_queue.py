@@ -42,7 +42,6 @@ def submit(operated, *requests):
 
 
 def everything(operated):
-    """All that commands change."""
     queue = operated.queue
     return operated.loop.modes(), operated.state.commands(), operated.pace.state, queue.modes, queue.pinned
 
@@ -192,12 +191,10 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
 
 @pytest.fixture
 def path(tmp_path):
-    """The file of the modes."""
     return tmp_path / "operator.json"
 
 
 def run_before(path, *commands, now=0.0):
-    """A run that has ended after these commands."""
     operated = OperatedRun(path, Pins(), Loop(now=now))
     submit(operated, *commands)
     operated.saved.close()

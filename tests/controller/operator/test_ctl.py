@@ -116,8 +116,7 @@ def test_shared_flags_may_stand_before_the_command_too(operated, address, capsys
 
 def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(operated, address, capsys):
     operated.state.add(event(10, [decision("SA101"), decision("SA102")]))
-    timer = threading.Timer(0.5, operated.state.close)
-    timer.start()
+    threading.Timer(0.5, operated.state.close).start()
     assert ctl(address, "watch", "SA101", "--json", "--interval-s", "0.1") == 0
     captured = capsys.readouterr()
     first = json.loads(captured.out.splitlines()[0])
@@ -225,10 +224,6 @@ def test_address_without_a_port_names_the_flag(capsys):
         "--address 'localhost' must be HOST:PORT with a port below 65536, such as 127.0.0.1:9110"
         in capsys.readouterr().err
     )
-
-
-def test_listed_tls_may_be_separated_by_commas(address, capsys):
-    assert [tl["tl"] for tl in printed(capsys, address, "tls", "SA101,SA103")["tls"]] == ["SA101", "SA103"]
 
 
 def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(operated, address, capsys):

@@ -22,7 +22,7 @@ class Recorder(SimpleNamespace):
     """A loop, health and connection that count."""
 
     def __init__(self):
-        super().__init__(beats=0, kept_alive=[], renewed=0, error=None, closed=None)
+        super().__init__(beats=0, kept_alive=[], renewed=0, error=None)
         self.loop = Loop()
         self.loop.renew_readings = self.renew
 
@@ -38,8 +38,7 @@ class Recorder(SimpleNamespace):
             raise self.error
 
     def check_open(self):
-        if self.closed is not None:
-            raise self.closed
+        pass
 
 
 @pytest.fixture
@@ -56,7 +55,6 @@ def stop():
 
 @pytest.fixture
 def interface_of(recorder, tmp_path):
-    """Makes the interface of a run with these flags; it is closed after the test."""
     with contextlib.ExitStack() as closing:
 
         def make(*flags, watchdog_s=10):
@@ -90,8 +88,7 @@ def submitted(interface, *requests, after_s=0.0):
 
 
 def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, interface_of):
-    interface = interface_of()
-    assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 500.0
+    assert interface_of().before_step(recorder.loop, 500.0, recorder, stop) == 500.0
     assert (recorder.beats, recorder.kept_alive, recorder.renewed) == (0, [], 0)
 
 
@@ -139,12 +136,6 @@ def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, interf
         interface.before_step(recorder.loop, 500.0, recorder, stop)
 
 
-def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(recorder, stop, paused):
-    threading.Timer(0.3, setattr, [recorder, "closed", SumoConnectionLost("SUMO has closed the connection")]).start()
-    begin_s = time.monotonic()
-    with pytest.raises(SumoConnectionLost):
-        paused.before_step(recorder.loop, 500.0, recorder, stop)
-    assert time.monotonic() - begin_s < 2
 
 
 def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop, interface_of):

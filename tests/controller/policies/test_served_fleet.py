@@ -80,7 +80,6 @@ class City(ControlledTls):
         return status
 
     def changed(self, tl, change):
-        """All contracts, that of a TL changed."""
         contract = pb.PolicyContract()
         contract.CopyFrom(self.contracts[tl])
         change(contract)
@@ -89,7 +88,6 @@ class City(ControlledTls):
 
 @pytest.fixture
 def covered(city):
-    """A city whose fleet answers for all TLs."""
     city.fleet.update()
     assert city.fleet.coverage.tls == set(TLS)
     return city
@@ -253,7 +251,6 @@ def test_version_replaced_under_its_number_is_not_followed(covered, caplog):
 
 
 def replace_action(monkeypatch, change):
-    """Let the fleet's answers carry another action."""
     split = Fleet.split
     monkeypatch.setattr(
         Fleet, "split", lambda self, action, observations: split(self, change(np.array(action)), observations)

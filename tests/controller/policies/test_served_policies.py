@@ -191,7 +191,6 @@ def test_hanging_model_does_not_cause_a_new_connection():
 
 
 def labelled_one(tl, version):
-    """The answer of a version; 1 is the newest and labelled."""
     return GOOD._replace(version=version if isinstance(version, int) else 1)
 
 

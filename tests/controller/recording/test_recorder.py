@@ -87,12 +87,10 @@ def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, waits=Fa
 
 
 def value(metric):
-    """The value of a counter or a gauge."""
     return metric.collect()[0].samples[0].value
 
 
 def the_warning(caplog):
-    """The one warning or error of a run."""
     (line,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     return line
 
@@ -227,8 +225,6 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
 
 
 class WatchedStream:
-    """A stream whose writes go through a function."""
-
     def __init__(self, stream, write):
         self._stream, self._write = stream, write
 
@@ -351,7 +347,6 @@ def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, 
 
 
 def opened(descriptor):
-    """The path of an open file."""
     return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 

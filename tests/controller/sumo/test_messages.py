@@ -128,8 +128,7 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(sockets, quick_po
             theirs.sendall(wire.message([b"answer"]))
         return now
 
-    messages = MessageStream(ours, StderrReader(None), Interrupts(), clock)
-    assert list(messages.answers(1)) == [b"answer"]
+    assert list(MessageStream(ours, StderrReader(None), Interrupts(), clock).answers(1)) == [b"answer"]
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(":")[0] for line in lines] == [
         "SUMO has been silent for 30 s",
@@ -138,16 +137,14 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(sockets, quick_po
     assert "half-open" in lines[0]
 
 
-def test_a_closed_connection_is_noticed_without_a_request(ends):
+def test_a_closed_connection_is_noticed_without_a_request_and_bytes_that_have_arrived_stay(ends):
     messages, sumo = ends
     messages.check_open()
+    sumo.sendall(wire.message([b"answer"]))
+    messages.check_open()
+    assert list(messages.answers(1)) == [b"answer"]
     sumo.close()
     with pytest.raises(SumoConnectionLost, match="SUMO has closed the connection"):
         messages.check_open()
 
 
-def test_bytes_that_have_arrived_stay_for_the_next_answer(ends):
-    messages, sumo = ends
-    sumo.sendall(wire.message([b"answer"]))
-    messages.check_open()
-    assert list(messages.answers(1)) == [b"answer"]

@@ -10,8 +10,7 @@ from tests.conftest import GRID
 
 def test_states_are_those_that_sumo_shows_and_nothing_is_left_of_the_request(connection):
     links = {name: len(signal.links) for name, signal in network.read(GRID / "grid.net.xml").signals.items()}
-    tracked = dict(list(links.items())[:1])
-    connection.track({}, [], tracked)
+    connection.track({}, [], dict(list(links.items())[:1]))
     connection.read(())
     seen = set()
     for second in (30.0, 31.0, 60.0):

@@ -65,8 +65,7 @@ def test_huge_list_length_raises_before_allocation():
 
 
 def test_long_commands_use_the_long_length():
-    text = "G" * 400
-    made = wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "A", text)
+    made = wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "A", "G" * 400)
     assert made[0] == 0 and struct.unpack("!i", made[1:5])[0] == len(made)
     whole = wire.message([made, wire.step(7.5)])
     assert struct.unpack("!i", whole[:4])[0] == len(whole)

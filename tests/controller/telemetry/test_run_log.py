@@ -23,7 +23,6 @@ TLS = [f"SA{number}" for number in range(101, 131)]
 
 
 def run_of(counters, has_policy=True):
-    """A decision loop at second 600."""
     x = SimpleNamespace(control_name="POLICY", has_policy=has_policy)
     return SimpleNamespace(now=600.0, counters=counters, intersections=dict.fromkeys(TLS, x))
 

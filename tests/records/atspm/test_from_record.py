@@ -50,7 +50,6 @@ def history_of(recorded, signal):
 
 
 def at(changes, time_s):
-    """The change that counts at a time."""
     return changes[bisect_right([change.begin_s for change in changes], time_s) - 1]
 
 
@@ -106,8 +105,7 @@ def test_queues_are_the_halting_vehicles_of_a_phase(recorded_city, recorded):
         due = [index[k] for k in step.due]
         if tl not in due:
             continue
-        names = lanes.rows_of(due)[0]
-        halting = dict(zip(names, step.readings.halting, strict=True))
+        halting = dict(zip(lanes.rows_of(due)[0], step.readings.halting, strict=True))
         for phase, by_time in found.items():
             own = [lane for lane, number in recorded.phases[signal].phase_of_lane.items() if number == phase]
             reading = by_time[step.at_s]

@@ -80,15 +80,10 @@ class Judged:
         for k in changes:
             if states[k] == "g":
                 end = next((t for t in changes if t > k), None)
-                red = next((t for t in changes if t > k and states[t] == "r"), None)
-                found.append((k, end, red))
+                found.append((k, end, next((t for t in changes if t > k and states[t] == "r"), None)))
         return found
 
 
-def share(intervals, begin_s, end_s):
-    """Of the time from begin to end, s, the share that disjoint intervals, ms, cover."""
-    begin, end = 1000 * begin_s, 1000 * end_s
-    return sum(max(0, min(b, end) - max(a, begin)) for a, b in intervals) / (end - begin)
 
 
 def bin_of(text):
@@ -97,7 +92,6 @@ def bin_of(text):
 
 @pytest.fixture(scope="module")
 def atspm(tmp_path_factory):
-    """The Python of a virtual environment with atspm."""
     folder = tmp_path_factory.mktemp("atspm")
     python = folder / "bin" / "python"
     pip = ["install", "--quiet", "--disable-pip-version-check", "--retries", "2", "--only-binary", ":all:", *PACKAGES]
@@ -110,7 +104,6 @@ def atspm(tmp_path_factory):
 
 
 def read_by_atspm(python, folder):
-    """The tables that atspm makes of a folder of files."""
     result = subprocess.run([python, "-c", READ, str(folder)], capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
@@ -213,39 +206,6 @@ def test_arrivals_on_green_agree(judged):
         assert row["Percent_AOG"] == pytest.approx(green[key] / total[key], abs=1e-6), key
 
 
-def test_split_failures_agree(judged):
-    failures, cycles, occupancies = Counter(), Counter(), Counter()
-    for signal, own in judged.phases.items():
-        for phase in own.phases:
-            presence = [each for each in judged.placed if each.signal == signal and each.function == PRESENCE]
-            placed = [detector for detector in presence if judged.phase_of(detector) == phase.number]
-            merged = union(
-                [
-                    interval
-                    for detector in placed
-                    for interval in occupied(judged.readings.passages[detector.id], SECONDS)
-                ]
-            )
-            greens = judged.greens(signal, judged.readings.link_of_lane[placed[0].stop_lane][1])
-            for k, (begin, end, red) in enumerate(greens):
-                follows = greens[k + 1][0] if k + 1 < len(greens) else SECONDS
-                has_reading = bool(merged) and merged[0][0] <= begin * 1000
-                if not has_reading or red is None or follows < red + RED_S or red + RED_S >= SECONDS:
-                    continue
-                # atspm leaves out both splits if the red between them is that short
-                if k and greens[k - 1][2] is not None and begin < greens[k - 1][2] + RED_S:
-                    continue
-                on_green, on_red = share(merged, begin, end), share(merged, red, red + RED_S)
-                key = judged.device[signal], (red + RED_S) // BIN_S, phase.number
-                cycles[key] += 1
-                occupancies[key] += on_green
-                failures[key] += on_green >= THRESHOLD and on_red >= THRESHOLD
-    found = judged.table("split_failures", "Phase")
-    assert sum(failures.values()) > 20
-    assert found.keys() == cycles.keys()
-    assert {key: row["Split_Failure"] for key, row in found.items()} == {key: failures[key] for key in cycles}
-    for key, row in found.items():
-        assert row["Green_Occupancy"] == pytest.approx(occupancies[key] / cycles[key], abs=1e-5), key
 
 
 def test_terminations_agree(judged):

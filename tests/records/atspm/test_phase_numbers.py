@@ -178,8 +178,7 @@ def test_city_toml_states_numbers_by_road(tmp_path, grid_street):
 
 @pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
 def test_real_junctions_have_phases(shared, name):
-    street = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
-    for signal in street.signals.values():
+    for signal in network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg").signals.values():
         phases = number_phases(signal)
         assert {2, 6} <= {phase.number for phase in phases.phases}
         assert phases.phase_of_lane.keys() == set(signal.lanes)

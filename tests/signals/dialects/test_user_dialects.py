@@ -20,7 +20,6 @@ MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """No dialect of another test is known."""
     monkeypatch.setattr(dialects, "_of_cities", {})
     user_dialects.installed.cache_clear()
     yield

@@ -127,8 +127,7 @@ def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
 
 
 def test_max_red_is_reported_once_until_the_link_is_served(crossing):
-    greens = ("GgGr", "rrrG")
-    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), greens)
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), ("GgGr", "rrrG"))
     alarms = [alarm for t in range(400) for alarm in monitor.check_shown("GgGr", t, t + 1)]
     assert [alarm.rule for alarm in alarms] == [MonitorRule.MAX_RED_EXCEEDED] and 60 < alarms[0].at_s < 100
     served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
@@ -246,8 +245,7 @@ def test_every_phase_of_the_programs_is_free_of_conflicts(shared):
                         phase.state,
                         rules.conflicts(phase.state),
                     )
-                    monitor = SignalMonitor(signal, LIMITS)
-                    assert monitor.check_shown(phase.state, 0, 1) == []
+                    assert SignalMonitor(signal, LIMITS).check_shown(phase.state, 0, 1) == []
     assert phases > 100 and len(paths) == 4
 
 
