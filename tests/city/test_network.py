@@ -45,10 +45,9 @@ def test_movements_have_sumolibs_directions(name, request):
 
 
 def test_a_crossing_has_the_direction_of_the_road_that_it_crosses(crossroads):
-    crossings = {
+    assert {
         m.heading_deg: set(m.crossed_roads) for of_link in crossroads.movements for m in of_link if m.is_crossing
-    }
-    assert crossings == {0.0: {"NJ", "JN"}, 90.0: {"EJ", "JE"}, 180.0: {"SJ", "JS"}}
+    } == {0.0: {"NJ", "JN"}, 90.0: {"EJ", "JE"}, 180.0: {"SJ", "JS"}}
 
 
 @pytest.mark.parametrize(
@@ -68,8 +67,7 @@ def test_a_heading_is_that_of_the_road_next_to_the_junction(shape, at_end, headi
 def grid_with(folder, content, begin_s=0.0):
     """The signals of the sample city with one more additional file."""
     (folder / "own.add.xml").write_text(f"<additional>{content}</additional>")
-    additional = [GRID / "fixed_time.add.xml", folder / "own.add.xml"]
-    return network.read(GRID / "grid.net.xml", additional, begin_s).signals
+    return network.read(GRID / "grid.net.xml", [GRID / "fixed_time.add.xml", folder / "own.add.xml"], begin_s).signals
 
 
 @pytest.mark.parametrize(
@@ -174,10 +172,6 @@ def test_signal_whose_only_program_is_off_is_refused(tmp_path):
     (tmp_path / "off.net.xml").write_text(text)
     with pytest.raises(InputError, match="signal B1 has no program except 'off'; add one"):
         _ = network.read(tmp_path / "off.net.xml").signals["B1"].first_program
-
-
-
-
 
 
 @pytest.mark.parametrize("broken", ['linkIndex="x"', 'from="A0A1"'])

@@ -4,6 +4,7 @@ own."""
 import errno
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import sys
 import pytest
 
 from city import program
-from city.errors import InputError, ProgramFailed
+from city.errors import InputError, ProgramFailed, errors_about
 from tests.conftest import ROOT
 
 
@@ -93,3 +94,12 @@ def test_first_argument_chooses_the_subcommand(monkeypatch):
     assert program.run_subcommand(["status", "A"], "serve", {"status": "module:status"}, otherwise) == 5
     assert program.run_subcommand(["--help"], "serve", {"status": "module:status"}, otherwise) == 6
     assert called == [("module:status", ["A"], "serve status"), ("otherwise", ["--help"], "serve")]
+
+
+def test_the_innermost_subject_begins_the_message_once():
+    with pytest.raises(InputError) as refusal, errors_about("outer"), errors_about("in\nner"):
+        raise InputError("is wrong;  fix it")
+    assert str(refusal.value) == "in ner: is wrong; fix it"
+    with pytest.raises(InputError) as copy, errors_about("file"):  # an error of another process
+        raise pickle.loads(pickle.dumps(refusal.value))
+    assert str(copy.value) == "in ner: is wrong; fix it"

@@ -114,10 +114,9 @@ def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
 
 def test_grouped_links_that_yield_to_parts_of_each_other_show_only_g_together(tmp_path):
     options = ("--bikelanes.guess", "--tls.group-signals", "--no-turnarounds", "--default.lanenumber", "1")
-    net_file = netgenerate(
-        tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options
-    )
-    signal = network.read(net_file).signals["A0"]
+    signal = network.read(
+        netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options)
+    ).signals["A0"]
     mixed = [
         (i, j)
         for i, j in zip(*signal.permissive.nonzero(), strict=True)

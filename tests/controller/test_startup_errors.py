@@ -31,8 +31,6 @@ def contracts_of(city, street, *tls):
     return {tl: contract.build(city, city.tls[tl], street) for tl in tls}
 
 
-
-
 @pytest.mark.parametrize(
     ("change", "in_city", "message"),
     [
@@ -113,8 +111,7 @@ def test_phase_that_the_safety_rules_never_permit_is_refused(grid_city, grid_str
     trained = next(p for p in signal.programs if p.id == made.signals[0].program_id)
     off = "o" * (len(signal.links) - 1) + "y"
     replace_phase(made, 1, off)
-    phases = (trained.phases[0], replace(trained.phases[1], state=off), *trained.phases[2:])
-    program = replace(trained, phases=phases)
+    program = replace(trained, phases=(trained.phases[0], replace(trained.phases[1], state=off), *trained.phases[2:]))
     street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})
     message = rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
     with pytest.raises(InputError, match=message):

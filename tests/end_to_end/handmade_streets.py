@@ -66,8 +66,7 @@ def beside_a_rail_crossing(folder: Path) -> Street:
     edges = edges.replace('id="east_A0" from="east"', 'id="east_A0" from="R"').replace(
         'from="A0" to="east"', 'from="A0" to="R"'
     )
-    net_file = netconvert_plain(folder, nodes, edges)
-    return Street(net_file, demand(folder, {"train": ("rail", "r0_R R_r1", 0.01)}))
+    return Street(netconvert_plain(folder, nodes, edges), demand(folder, {"train": ("rail", "r0_R R_r1", 0.01)}))
 
 
 def with_bus_lanes(folder: Path) -> Street:

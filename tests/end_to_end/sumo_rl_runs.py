@@ -68,8 +68,6 @@ class Actors:
         return {tl: Answer(np.array([action])) for tl, action in actions.items()}
 
 
-
-
 def run_sumo_rl(run):
     from sumo_rl import SumoEnvironment
 

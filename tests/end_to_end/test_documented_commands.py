@@ -42,8 +42,7 @@ class Folder:
         self._server = None
 
     def run(self, script):
-        command = ["bash", "-e", "-c", script]
-        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, **self._options)
+        done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, timeout=TIMEOUT_S, **self._options)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
         return done.stdout
 

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from controller.guard.__main__ import main as guard_main
 from tests.end_to_end.programs import CITY, controller, free_port, guard, guard_log, socket_of, sumo
 from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe
 from tests.end_to_end.trainer import Trainer
@@ -94,8 +93,7 @@ def test_simulation_of_an_only_client_waits_for_the_next_controller(grid_server)
     """Else the guard would step to the end as fast as SUMO does, while a container is restarted."""
     with sumo(1, "--end", "100000") as (port, sumo_process):
         address = f"127.0.0.1:{free_port()}"
-        flags = ("--sumo", f"127.0.0.1:{port}", "--port", address.rpartition(":")[2], "--only-client")
-        with guard(*flags) as holder:
+        with guard("--sumo", f"127.0.0.1:{port}", "--port", address.rpartition(":")[2], "--only-client") as holder:
             first = ("--sumo", address, "--no-guard", "--server", grid_server)
             with controller(*first, "--log-level", "debug") as process:
                 wait_for_line(process.stderr, "second 60")
@@ -104,8 +102,7 @@ def test_simulation_of_an_only_client_waits_for_the_next_controller(grid_server)
             at_s = float(wait_for_line(holder.stderr, "handed 9 signals back").rpartition("second ")[2])
             wait_for_line(holder.stderr, "no other client is connected; the simulation waits")
             with controller(*first, "--log-level", "debug") as process:
-                begin = wait_for_line(process.stderr, "controlling SA101")
-                assert float(begin.rpartition("second ")[2]) < at_s + 60
+                assert float(wait_for_line(process.stderr, "controlling SA101").rpartition("second ")[2]) < at_s + 60
                 wait_for_line(process.stderr, "SA101, SA102")
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(60) == 0
@@ -130,8 +127,6 @@ def test_other_clients_do_not_wait_for_a_controller_forever():
         assert process.wait(30) == 0
         trainer.step(30)
         trainer.client.close()
-
-
 
 
 def test_of_two_controllers_started_at_once_only_one_controls(grid_server):

@@ -65,8 +65,6 @@ def test_flags_of_the_model_server_are_refused_with_max_pressure(capsys, flags):
     assert f"error: {flags[0]} is for served policies; leave it out" in capsys.readouterr().err
 
 
-
-
 def test_network_without_signals_is_refused(tmp_path, capsys):
     (tmp_path / "a.net.xml").write_text('<net><junction id="J" type="priority" x="0" y="0"/></net>')
     (tmp_path / "city.toml").write_text('[network]\nnet = "a.net.xml"\n')

@@ -51,8 +51,7 @@ def with_additional(street, folder, content):
     ],
 )
 def test_released_signal_runs_the_program_that_its_schedule_has_then(street, tmp_path, schedule):
-    junction = '<wautJunction wautID="w" junctionID="A0"/>'
-    street = with_additional(street, tmp_path, SECOND_PROGRAM + schedule + junction)
+    street = with_additional(street, tmp_path, SECOND_PROGRAM + schedule + '<wautJunction wautID="w" junctionID="A0"/>')
     uncontrolled = run(street, 360)
     controlled = run(street, 360, LongestQueue)
     assert controlled.alarms == [] and controlled.is_released and controlled.decisions > 50

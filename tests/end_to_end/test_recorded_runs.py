@@ -100,8 +100,7 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
 
 
 def test_two_controllers_record_into_one_folder(tmp_path):
-    processes = [control("--policy", "max-pressure", "--end", 300, "--record", tmp_path) for _ in range(2)]
-    for process in processes:
+    for process in [control("--policy", "max-pressure", "--end", 300, "--record", tmp_path) for _ in range(2)]:
         finished(process)
     (first, steps, missing), (second, *others) = (read(path) for path in sorted(tmp_path.iterdir()))
     assert first.run != second.run and not missing and not others[1]

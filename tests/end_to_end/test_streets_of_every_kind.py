@@ -19,6 +19,7 @@ JOINED = ["--junctions.join", "--junctions.join-dist", "60", "--tls.join", "--tl
 GENERATED = {
     "crossroads": GRID,
     "left-hand": (*GRID, "--lefthand"),
+    "100 km/h": (*GRID, "--default.speed", "27.78"),
     "three arms and more": SPIDER,
     "joined junctions": (*RANDOM, *JOINED),
     "pedestrian crossings": (*GRID, "--sidewalks.guess", "--crossings.guess"),

@@ -37,15 +37,14 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
     net_file = street.net_file
     if not has_internal_links:
         net_file = netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
-    routes = str(folder / f"{name}.rou.xml")
-    run = Run(str(tmp_path), str(net_file), routes, int(street.begin_s), seconds, step_s, *times)
+    run = Run(
+        str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), seconds, step_s, *times
+    )
     expected, expected_trips = run_in_a_process(sumo_rl_runs, "sumo-rl", run)
     result, trips = run_in_a_process(sumo_rl_runs, transport, run)
     assert result["alarms"] == [] and result["overrides"] == {}
     assert result["decisions"] == expected["decisions"] and len(expected["decisions"]) == seconds // times[0]
     assert trips == expected_trips != []
-
-
 
 
 def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
@@ -55,8 +54,7 @@ def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
         assert process.wait(60) == 0
         lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
     port = free_port()
-    waiting = ("--clients", "2", "--no-guard", "--http", f"127.0.0.1:{port}")
-    with program("controller", *flags, *waiting) as process:
+    with program("controller", *flags, "--clients", "2", "--no-guard", "--http", f"127.0.0.1:{port}") as process:
         metrics = ""
         while process.poll() is None and "controller_street_floors 0.0" not in metrics:
             with contextlib.suppress(OSError):

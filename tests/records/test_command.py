@@ -157,10 +157,9 @@ def test_csv_tables_have_the_documented_columns_and_all_rows(whole, recorded_cit
     page = (ROOT / "docs" / "record-files.md").read_text()
     for name, columns in TABLES.items():
         (block,) = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", page, re.M | re.S)
-        documented = [
+        assert [
             column for row in re.findall(r"^\| (`.*?`) \|", block, re.M) for column in re.findall(r"`(\w+)`", row)
-        ]
-        assert documented == list(columns)
+        ] == list(columns)
     made = decisions(recorded_city)
     assert len(tables["decisions"]) == len(made)
     for row, (step, tl, tl_step) in zip(tables["decisions"], made, strict=True):

@@ -285,8 +285,9 @@ def test_arbitrary_records_are_an_input_error(folder, content):
 def test_malformed_record_does_not_hide_the_steps_after_it(whole, folder, opcode, content):
     if opcode in (Opcode.FOOTER, Opcode.DATA_END):
         return  # end the file
-    path = mcap_bytes.with_record_after_city(whole, folder / "malformed.mcap", mcap_bytes.record(opcode, content))
-    steps, _ = read(path)
+    steps, _ = read(
+        mcap_bytes.with_record_after_city(whole, folder / "malformed.mcap", mcap_bytes.record(opcode, content))
+    )
     assert len(steps) == STEPS
 
 
@@ -361,8 +362,7 @@ def test_missing_step_numbers_are_named(recorded_city, tmp_path, numbers, missin
 
 
 def test_tl_that_decided_without_a_message_is_named(recorded_city, tmp_path):
-    path = without_steps(recorded_city, tmp_path / "hole.mcap", lacking_tl="SA101")
-    assert read(path)[1] == "step 0 lacks SA101"
+    assert read(without_steps(recorded_city, tmp_path / "hole.mcap", lacking_tl="SA101"))[1] == "step 0 lacks SA101"
 
 
 def test_names_of_a_file_do_not_reach_the_terminal_as_they_are(whole, tmp_path, monkeypatch):
@@ -370,8 +370,6 @@ def test_names_of_a_file_do_not_reach_the_terminal_as_they_are(whole, tmp_path, 
     monkeypatch.setattr(record_file, "MAX_RECORD_BYTES", 60_000)
     missing = read(path)[1]
     assert "attachment \ufffd[2J is not read" in missing and missing.isprintable()
-
-
 
 
 def test_losses_beyond_the_limit_are_counted(recorded_city, tmp_path):
@@ -396,8 +394,7 @@ LARGE = bytes(8 << 20)
     ids=["zstd", "lz4", "more than the limit", "less than it says"],
 )
 def test_chunk_that_unpacks_to_another_size_than_it_says_is_skipped_unread(whole, tmp_path, bomb):
-    path = mcap_bytes.with_record_after_city(whole, tmp_path / "bomb.mcap", bomb)
-    steps, missing, peak = read_with_peak(path)
+    steps, missing, peak = read_with_peak(mcap_bytes.with_record_after_city(whole, tmp_path / "bomb.mcap", bomb))
     assert steps == STEPS and "are damaged (a chunk" in missing
     assert peak < 4 << 20 or bomb.endswith(zstandard.compress(b"few"))
 
@@ -430,8 +427,6 @@ def test_attachments_are_kept_up_to_a_limit_and_without_damaged_ones(whole, tmp_
         assert "attachment b is not read" in reader.missing and "its checksum differs" in reader.missing
 
 
-
-
 def read_with_peak(path):
     """(steps, what is missing, the most memory that reading a file takes)."""
     tracemalloc.start()
@@ -440,5 +435,3 @@ def read_with_peak(path):
             return sum(1 for _ in reader.steps()), reader.missing, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-

@@ -278,8 +278,9 @@ def test_record_that_is_cut_off_is_replayed_to_its_last_whole_step(sample, tmp_p
 
 
 def test_hole_ends_the_replay_in_words(sample, tmp_path, capsys):
-    holed = rewrite(sample, tmp_path / "run.mcap", lambda step: None if step.step.number == 20 else step)
-    assert main([str(holed)]) == 0
+    assert (
+        main([str(rewrite(sample, tmp_path / "run.mcap", lambda step: None if step.step.number == 20 else step))]) == 0
+    )
     output = capsys.readouterr()
     assert "replayed 20 steps" in output.out
     assert "step 20 is missing after second" in output.err and "so it ends there" in output.err
@@ -311,8 +312,7 @@ def with_states(tmp_path_factory):
 @pytest.mark.parametrize("chunk", [0, 1, 4, 6])
 def test_replay_goes_on_after_a_damaged_chunk_from_the_next_state(with_states, tmp_path, capsys, chunk):
     data, steps = with_states
-    damaged = mcap_bytes.chunks(data)[1 + chunk]
-    (tmp_path / "run.mcap").write_bytes(mcap_bytes.flipped(data, damaged.begin + 60))
+    (tmp_path / "run.mcap").write_bytes(mcap_bytes.flipped(data, mcap_bytes.chunks(data)[1 + chunk].begin + 60))
     assert main([str(tmp_path / "run.mcap"), "--json", str(tmp_path / "out.json")]) == 0
     output, written = capsys.readouterr(), json.loads((tmp_path / "out.json").read_text())
     lost_from, goes_on_at = 5 * chunk, (5 * chunk + 5 + 19) // 20 * 20
@@ -480,8 +480,6 @@ def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, refu
     assert "pass --run with one of them" in refused(three_files)
     assert main([str(three_files), "--run", "other"]) == 0
     assert "bit for bit the same" in capsys.readouterr().out
-
-
 
 
 def test_replay_without_the_extra_names_it(sample, monkeypatch, refused):

@@ -176,7 +176,6 @@ def test_features_of_one_vehicle(upstream, vehicle, expected):
 
 def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():
     through = approach([(0, 0, 1, 100, 10)], [(1, 0.25, 100, 10), (2, 0.75, 50, 10)])
-    blocked = [
+    assert [
         features([through], [(2, at_m, mps, 0)])["exit_blocked"] for at_m, mps in ((24, 1.9), (26, 1.9), (24, 2.1))
-    ]
-    assert blocked == [0.75, 0, 0]
+    ] == [0.75, 0, 0]

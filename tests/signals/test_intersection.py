@@ -50,8 +50,7 @@ def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
     sent = play(x, 100, lambda now: Answer(np.array([0])) if now < 20 or now >= 60 else TimeoutError("late"))
     # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
     assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
-    handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)]
-    assert handed == [(34, "0", 0)]
+    assert [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)] == [(34, "0", 0)]
     # two valid answers in a row, then the policy's green again, taken over as shown
     assert x.mode is ControlMode.POLICY
     assert states(sent)[3:] == [(62, "GgGr")]
@@ -205,8 +204,7 @@ def test_state_is_sent_again_each_time_another_client_replaces_it(crossing):
     ],
 )
 def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, times, red_s):
-    signal = replace(crossing, path_m=(38.34,) * 4, slowest_mps=(11.11,) * 4)
-    x = one_signal(signal, times=SafetyTimes(3, 5, **times))
+    x = one_signal(replace(crossing, path_m=(38.34,) * 4, slowest_mps=(11.11,) * 4), times=SafetyTimes(3, 5, **times))
     assert "red_by_path" not in times or 3.0 < x.safeties[0].clearance_s[0] < 3.0 + 1e-9
     x.commands(0)
     x.release()
@@ -323,9 +321,8 @@ def two_signals():
 
 
 def test_each_signal_of_a_group_follows_its_own_number():
-    x = two_signals()
     sent = play(
-        x,
+        two_signals(),
         20,
         lambda now: Answer(np.array([1.0, -1.0])) if now == 15 else Answer(np.array([-1.0, -1.0])),
         shown=("Gr", "rG"),

@@ -52,8 +52,7 @@ def test_guard_clears_by_yellow_and_red_before_the_plan(name):
             if isinstance(command, PermittedRelease):
                 break
             shown.append(command.state)
-        yellow = "".join("y" if c in "Gg" else c for c in green)
-        assert shown == [green] * 5 + [yellow] * 3 + ["r" * len(green)] * 2
+        assert shown == [green] * 5 + ["".join("y" if c in "Gg" else c for c in green)] * 3 + ["r" * len(green)] * 2
 
 
 @given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[{}]", b"[1]", b'{"a": 1}', b"[" * 100_000])))

@@ -1,7 +1,6 @@
 """The control API over real gRPC: commands, watchers, malformed input, certificates."""
 
 import gc
-import socket
 import stat
 import tempfile
 import time
@@ -16,7 +15,6 @@ from controller.guard import files
 from controller.operator import control_rpcs, operator_token, service
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
-from controller.operator.control_server import ControlServer
 from controller.policies.served_contracts import ComparedContracts
 from protos import control_pb2 as pb
 from serving.client import Tls
@@ -156,8 +154,9 @@ def test_reload_reports_what_changed_and_is_recorded():
 def test_alarms_are_listed_and_acknowledged(operated):
     operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
     with operated.client() as client:
-        request = pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
-        (alarm,) = client.call("AcknowledgeAlarm", request).alarms
+        (alarm,) = client.call(
+            "AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
+        ).alarms
         assert alarm.acknowledged_by == "ann" and alarm.runbook.endswith("#greenservemonitoralarm") and alarm.is_active
         operated.alarms.add(event(1000))
         assert not client.call("ListAlarms", pb.ListAlarmsRequest()).alarms
@@ -279,8 +278,6 @@ def test_health_is_served_beside_the_api(operated):
                 health_pb2.HealthCheckRequest(service=service), timeout=5
             )
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
 
 
 def test_another_server_is_named():

@@ -104,8 +104,9 @@ def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(rec
 
 
 def test_commands_are_applied_while_the_run_is_paused(recorder, stop, paused):
-    fixed = set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0)
-    thread = submitted(paused, ("pause", "bob"), fixed, ("step", 7.0, "ann"))
+    thread = submitted(
+        paused, ("pause", "bob"), set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0), ("step", 7.0, "ann")
+    )
     assert paused.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
     thread.join()
     assert recorder.loop.modes()["SA101"] == "fixed"
@@ -134,8 +135,6 @@ def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, interf
     recorder.error = SumoConnectionLost("the guard has ended")
     with pytest.raises(SumoConnectionLost):
         interface.before_step(recorder.loop, 500.0, recorder, stop)
-
-
 
 
 def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop, interface_of):

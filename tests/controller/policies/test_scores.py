@@ -62,13 +62,12 @@ def test_answers_carry_the_scores_of_the_actors_in_numpy(served, observations, w
         assert found.scores.argmax() == found.action.item()
 
 
-
-
 def ask_own_model(fake, models, with_scores):
     contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
     with Client(fake.address) as client:
-        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
-        return policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+        return ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores).ask(
+            {"SA101": np.zeros(9, np.float32)}
+        )["SA101"]
 
 
 @pytest.mark.parametrize(("with_scores", "output_filter"), [(False, ["action"]), (True, [])])

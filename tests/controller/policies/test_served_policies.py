@@ -51,8 +51,7 @@ class Run:
 
     def __init__(self, client, tls="a", version=None, deadline_s=0.5):
         self.now, self.client, self.tls = 0.0, client, tls
-        contracts = dict.fromkeys(tls, KC)
-        self.policies = ServedPolicies(client, contracts, version, deadline_s, lambda: self.now)
+        self.policies = ServedPolicies(client, dict.fromkeys(tls, KC), version, deadline_s, lambda: self.now)
 
     def ask(self, tls=None):
         return self.policies.ask(dict.fromkeys(tls or self.tls, X))
@@ -198,8 +197,7 @@ def test_a_pinned_tl_is_asked_by_number_and_the_others_as_before():
     run = Run(FakeClient(labelled_one, version_of_three), "ab", "stable")
     run.policies.check_pin("a", 2)
     run.policies.pin("a", 2)
-    versions = {tl: answer.version for tl, answer in run.ask().items()}
-    assert versions == {"a": 2, "b": 1} == run.policies.model_numbers
+    assert {tl: answer.version for tl, answer in run.ask().items()} == {"a": 2, "b": 1} == run.policies.model_numbers
     run.policies.pin("a", None)
     assert run.ask("a")["a"].version == 1
 

@@ -29,8 +29,7 @@ def ends(sockets):
 
 def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyType({})):
     """A connection over a socket that reads one TL."""
-    interrupts = Interrupts(abort_requested)
-    connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), interrupts)
+    connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), Interrupts(abort_requested))
     connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of)
     return connection
 

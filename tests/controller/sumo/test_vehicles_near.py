@@ -17,8 +17,7 @@ def test_vehicles_near_are_those_that_sumo_has(busy):
     vehicle = connection.api.vehicle
     expected = [(*vehicle.getPosition(v), vehicle.getAngle(v), vehicle.getSpeed(v)) for v in vehicle.getIDList()]
     assert len(expected) > 10
-    found = connection.vehicles_near(JUNCTION, 1e6)
-    assert sorted(map(tuple, found)) == pytest.approx(np.array(sorted(expected)))
+    assert sorted(map(tuple, connection.vehicles_near(JUNCTION, 1e6))) == pytest.approx(np.array(sorted(expected)))
     x, y = connection.api.junction.getPosition(JUNCTION)
     within = [row for row in expected if np.hypot(row[0] - x, row[1] - y) < 100]
     near = [row for row in connection.vehicles_near(JUNCTION, 100.0) if np.hypot(row[0] - x, row[1] - y) < 100]

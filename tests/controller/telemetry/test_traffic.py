@@ -54,8 +54,7 @@ def test_green_share_is_the_mean_over_links_and_time(meter):
     meter.add(event(7000.0, states=[(30.0, 30.0 + 20 * GREEN_SHARE_TIME_S, ["yyyr"])]))
     assert samples(meter)["controller_green_share"] == pytest.approx(0, abs=1e-6)
     for begin_s in range(10_000, 13_000, 10):
-        states = ["rrrG" if begin_s % 20 else "GGGG"]
-        meter.add(event(begin_s + 10, states=[(begin_s, begin_s + 10, states)]))
+        meter.add(event(begin_s + 10, states=[(begin_s, begin_s + 10, ["rrrG" if begin_s % 20 else "GGGG"])]))
     assert samples(meter)["controller_green_share"] == pytest.approx((0.25 + 1) / 2, abs=0.01)
 
 

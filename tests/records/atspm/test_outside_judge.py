@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from city import config, network
-from controller.recording.detectors import ADVANCE, PRESENCE
+from controller.recording.detectors import ADVANCE
 from evaluation import actuated
 from records import sumo_programs
 from records.atspm import detectors, files, phase_numbers
@@ -22,7 +22,7 @@ from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
 from tests.conftest import GRID
-from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run, union
+from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
 from tests.records.replayed_city import record_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -82,8 +82,6 @@ class Judged:
                 end = next((t for t in changes if t > k), None)
                 found.append((k, end, next((t for t in changes if t > k and states[t] == "r"), None)))
         return found
-
-
 
 
 def bin_of(text):
@@ -206,8 +204,6 @@ def test_arrivals_on_green_agree(judged):
         assert row["Percent_AOG"] == pytest.approx(green[key] / total[key], abs=1e-6), key
 
 
-
-
 def test_terminations_agree(judged):
     expected = Counter()
     for signal, own in judged.phases.items():
@@ -227,8 +223,9 @@ def test_terminations_agree(judged):
                 expected[judged.device[signal], end // BIN_S, phase.number, cause] += 1
     found = judged.table("terminations", "Phase", "PerformanceMeasure")
     assert {key: row["Total"] for key, row in found.items()} == expected
-    kinds = {cause for *_, cause in expected}
-    assert kinds == ({"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"})
+    assert {cause for *_, cause in expected} == (
+        {"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"}
+    )
 
 
 def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
@@ -264,6 +261,5 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
     assert [row[2] for row in sorted(found["Cycle Length Change"])] == [55, 0, 55, 0]
     assert found["Flash - Automatic"] == [(1100, 100, None, True)]
     assert sorted(found["Ped Service"]) == [(begin, 30, 2, True) for begin in begins]
-    reds = {(value, duration) for _, duration, value, is_valid in found["Red"] if is_valid}
-    assert reds == {(2, 2.0), (4, 2.0)}
+    assert {(value, duration) for _, duration, value, is_valid in found["Red"] if is_valid} == {(2, 2.0), (4, 2.0)}
     assert {row["PerformanceMeasure"] for row in tables["terminations"]} == {"ForceOff"}

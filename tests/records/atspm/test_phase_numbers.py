@@ -151,8 +151,7 @@ def test_a_drawn_crossroads_walks_beside_its_vehicles(crossroads):
     assert set(phases) == set(range(1, 9))
     assert phases[2].description.startswith("WJ east through") and phases[6].description.startswith("EJ west through")
     # crossings lead over the legs in the north, east and south: the last is on the right of the vehicles to the east
-    walks = {number: len(phase.walk_links) for number, phase in phases.items() if phase.walk_links}
-    assert walks == {2: 1, 6: 2, 8: 1}
+    assert {number: len(phase.walk_links) for number, phase in phases.items() if phase.walk_links} == {2: 1, 6: 2, 8: 1}
 
 
 def test_every_signal_of_a_network_has_phases(grid_city, grid_street):

@@ -283,8 +283,7 @@ def test_time_space_diagram_shows_the_time_with_the_most_arrivals():
 
 
 def test_signal_lines_have_the_colours_of_their_phases():
-    found = time_space.colours(view(), 2, 0.0, 100.0)
-    assert found == [
+    assert time_space.colours(view(), 2, 0.0, 100.0) == [
         (0.0, 20.0, GREEN),
         (20.0, 24.0, YELLOW),
         (24.0, 54.0, RED),

@@ -100,8 +100,6 @@ def test_memory_is_bounded_by_chunks_that_are_dropped(files, monkeypatch):
     assert chunks.reads > 20
 
 
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
 @given(data=st.data())
 def test_any_damage_is_an_input_error_or_leaves_other_steps(run, tmp_path, data):

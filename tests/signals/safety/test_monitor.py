@@ -162,8 +162,7 @@ def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
 def test_crossing_goes_from_green_to_red_and_needs_clearance(crossing):
     safety = SignalSafety(_with(crossing, crossing_m=(0, 0, 0, 12.0)), SafetyTimes(3, 5))
     safety.start_from("rrrG", 0)
-    states = [safety.permit("Grrr", t)[0].state for t in range(30)]
-    assert states == ["rrrG"] * 5 + ["rrrr"] * 10 + ["Grrr"] * 15
+    assert [safety.permit("Grrr", t)[0].state for t in range(30)] == ["rrrG"] * 5 + ["rrrr"] * 10 + ["Grrr"] * 15
 
 
 def _with(signal, **changes):
@@ -253,8 +252,7 @@ def test_monitor_and_safety_rules_agree_on_every_state(crossing):
     rules = SignalSafety(crossing, SafetyTimes(3, 5)).rules
     for letters in itertools.product("rygG", repeat=4):
         state = "".join(letters)
-        broken = SignalMonitor(crossing, LIMITS).check_shown(state, 0, 1)
-        assert bool(broken) == bool(rules.conflicts(state)), state
+        assert bool(SignalMonitor(crossing, LIMITS).check_shown(state, 0, 1)) == bool(rules.conflicts(state)), state
     assert np.array_equal(crossing.foes, crossing.foes.T)
 
 

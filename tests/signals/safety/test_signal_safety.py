@@ -373,8 +373,7 @@ class TestTransitions:
             ("grrg", "grrr"),
             ("rgGr", "rgGr"),
         ):
-            safety = adopted(crossing, shown="rrrr", greens=())
-            assert safety.permit(requested, 10, clearing=True)[0].state == started
+            assert adopted(crossing, shown="rrrr", greens=()).permit(requested, 10, clearing=True)[0].state == started
 
 
 FOLLOWED = foes_of((0, 4), (3, 4))
