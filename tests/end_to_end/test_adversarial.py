@@ -12,7 +12,7 @@ from controller.sumo.start import connect
 from signals import contract
 from tests.conftest import GRID
 from tests.controller.decision_events import Alarms
-from tests.end_to_end.adversarial_policies import AdversarialPolicies
+from tests.end_to_end.generated_streets import AdversarialPolicies
 
 SAFETY = config.Safety(max_red_s=120)
 

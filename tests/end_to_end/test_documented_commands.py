@@ -84,16 +84,6 @@ def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
 
 
 @needs_sumo_rl
-def test_trips_of_a_policy_of_stable_baselines3_are_those_of_its_training(tmp_path):
-    pytest.importorskip(
-        "stable_baselines3", reason="needs PyTorch and stable-baselines3, which the project does not install"
-    )
-    (script,) = (script for script in commands(PAGES[1]) if NEEDS_TORCH in script)
-    command = f"cd {ROOT} && {script} --steps 512 --seconds 600 --out {tmp_path}"
-    assert "trips are those of sumo-rl's environment" in Folder(tmp_path).run(command)
-
-
-@needs_sumo_rl
 def test_example_without_stable_baselines3_names_what_to_install(tmp_path):
     script = "import sys; sys.modules['stable_baselines3'] = None; import train_with_stable_baselines3 as e; "
     script += "sys.exit(e.pipeline.exit_code(e.main))"

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from city import config
 from city.errors import InputError
-from tests.end_to_end.adversarial_policies import AdversarialPolicies
-from tests.end_to_end.generated_streets import generate, run
+from tests.end_to_end.generated_streets import AdversarialPolicies, generate, run
 
 SECONDS = 240.0
 FLAGS = (

@@ -198,7 +198,7 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address, options) as channel:
         stalled = channel.unary_stream(f"/{SERVICE}/WatchDecisions")
         call = stalled(pb.WatchDecisionsRequest().SerializeToString(), metadata=token_metadata())
-        slowest_s, end_s, second = 0.0, time.monotonic() + 3.0, 0
+        slowest_s, end_s, second = 0.0, time.monotonic() + 1.5, 0
         while time.monotonic() < end_s:
             second += 1
             begin_s = time.monotonic()
@@ -206,7 +206,7 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
             slowest_s = max(slowest_s, time.monotonic() - begin_s)
             time.sleep(0.01)
         assert slowest_s < 0.5
-        assert second > 40 and len(built) < 8, (second, len(built))
+        assert second > 20 and len(built) < 8, (second, len(built))
         with ControlClient(address) as client:
             client.call("Pause", pb.PauseRequest(author="ann"))
         call.cancel()

@@ -147,8 +147,11 @@ def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated
     assert "no answer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("arguments", [["watch"], ["watch", "--json"], ["pause"]], ids=" ".join)
+# both signals are handled alike: tests/city/test_interrupts.py
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [(signal.SIGINT, ["watch"]), (signal.SIGTERM, ["watch", "--json"]), (signal.SIGINT, ["pause"])],
+)
 def test_a_signal_ends_a_wait_for_the_controller_at_once(operated, number, arguments):
     """No command is applied: `pause` waits for it."""
     command = [sys.executable, "-m", "controller.operator.ctl", *arguments, "--address"]
