@@ -111,36 +111,31 @@ def test_wall_clock_that_jumps_by_days_changes_nothing(grid_city, grid_street, g
 
 
 def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_models, tmp_path):
-    servers = {}
-    try:
+    servers, controllers = {}, {}
+    with contextlib.ExitStack() as closing:
         for name in ("shard-1", "shard-2"):
             (tmp_path / name).mkdir()
             servers[name] = ModelServer(grid_models, tmp_path / name / "socket")
+            closing.callback(servers[name].stop)
         flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--shards", "2"]
         assert serve_config([*flags, "--out", str(tmp_path / "config")]) == 0
         tables = (tmp_path / "config" / "districts.toml").read_text()
         for name, server in servers.items():
             tables = tables.replace(f"tf-serving-{name}:8500", server.address)
         city = write_city(tmp_path, more=tables)
-        with contextlib.ExitStack() as stack:
-            port, _ = stack.enter_context(sumo(2))
-            controllers = {}
-            for order, name in enumerate(servers, 1):
-                arguments = ["--city", city, "--district", name, "--sumo", f"127.0.0.1:{port}", "--order", str(order)]
-                # answers may be late if other tests run beside this one
-                arguments += ["--summary", str(tmp_path / f"{name}.json"), "--end", "300", "--deadline-ms", "4000"]
-                controllers[name] = stack.enter_context(program("controller", *arguments))
-            for controller in controllers.values():
-                # SUMO begins when both clients are there
-                assert any("controlling" in line for line in controller.stderr)
-            servers["shard-2"].stop()
-            for controller in controllers.values():
-                controller.stderr.read()
-                assert controller.wait(120) == 0
-    finally:
-        for server in servers.values():
-            with contextlib.suppress(ValueError):  # it is stopped, and its output closed
-                server.stop()
+        port, _ = closing.enter_context(sumo(2))
+        for order, name in enumerate(servers, 1):
+            arguments = ["--city", city, "--district", name, "--sumo", f"127.0.0.1:{port}", "--order", str(order)]
+            # answers may be late if other tests run beside this one
+            arguments += ["--summary", str(tmp_path / f"{name}.json"), "--end", "300", "--deadline-ms", "4000"]
+            controllers[name] = closing.enter_context(program("controller", *arguments))
+        for controller in controllers.values():
+            # SUMO begins when both clients are there
+            assert any("controlling" in line for line in controller.stderr)
+        servers["shard-2"].stop()
+        for controller in controllers.values():
+            controller.stderr.read()
+            assert controller.wait(120) == 0
     lost, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("shard-2", "shard-1"))
     assert other["missing_answers"] == 0 and other["decisions"] > 150 and other["alarms"] == 0
     assert lost["missing_answers"] > 0 and lost["fallbacks"] > 0 and lost["alarms"] == 0

@@ -171,22 +171,17 @@ def _with(signal, **changes):
 
 
 def requests_of(kind, phases, rng):
+    """A function from the number of a step to the requested state."""
     links = len(phases[0])
-    match kind:
-        case "phases":
-            return lambda now: rng.choice(phases)
-        case "letters":
-            return lambda now: "".join(rng.choices("rygGsuO?", k=links))
-        case "greens":
-            return lambda now: "".join(rng.choices("rgG", k=links))
-        case "flipping":
-            return lambda now: phases[now % len(phases)]
-        case "constant":
-            return lambda now: phases[0]
-        case "all green":
-            return lambda now: "G" * links if now % 2 else "r" * links
-        case "other lengths":
-            return lambda now: "G" * rng.randrange(3 * links)
+    return {
+        "phases": lambda now: rng.choice(phases),
+        "letters": lambda now: "".join(rng.choices("rygGsuO?", k=links)),
+        "greens": lambda now: "".join(rng.choices("rgG", k=links)),
+        "flipping": lambda now: phases[now % len(phases)],
+        "constant": lambda now: phases[0],
+        "all green": lambda now: "G" * links if now % 2 else "r" * links,
+        "other lengths": lambda now: "G" * rng.randrange(3 * links),
+    }[kind]
 
 
 KINDS = ("phases", "letters", "greens", "flipping", "constant", "all green", "other lengths")
