@@ -27,10 +27,6 @@ from tests.serving import saved_models
 from tests.serving.conftest import connected
 
 
-def contracts_of(city, street, *tls):
-    return {tl: contract.build(city, city.tls[tl], street) for tl in tls}
-
-
 @pytest.mark.parametrize(
     ("change", "in_city", "message"),
     [
@@ -52,7 +48,7 @@ def contracts_of(city, street, *tls):
     ],
 )
 def test_model_of_another_city_is_refused(grid_city, grid_street, change, in_city, message):
-    contracts = contracts_of(grid_city, grid_street, "SA101", "SA102", "SA103")
+    contracts = {tl: contract.build(grid_city, grid_city.tls[tl], grid_street) for tl in ("SA101", "SA102", "SA103")}
     change(contracts)
     tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=(in_city,))}
     with pytest.raises(InputError, match=message):
@@ -244,7 +240,7 @@ def test_guards_folder_that_is_a_link_is_not_followed(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def damaging_sumo(damage):
-    """A server that acknowledges every TraCI command and answers it with damaged bytes; yields its port."""
+    """A server that answers TraCI commands with damaged bytes, or closes the connection if None; yields its port."""
 
     def receive(connection, size):
         return connection.recv(size, socket.MSG_WAITALL)
@@ -255,6 +251,8 @@ def damaging_sumo(damage):
                 with listener.accept()[0] as connection:
                     while length := receive(connection, 4):
                         command = receive(connection, int.from_bytes(length) - 4)[1]
+                        if damage is None:
+                            break
                         if command == wire.CLOSE:
                             connection.sendall(wire.ok(command))
                             break
@@ -291,22 +289,9 @@ def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(
 
 @pytest.mark.parametrize("flags", [["--no-guard"], []])
 def test_port_that_closes_the_connection_is_not_a_sumo_server(capsys, grid_server, flags):
-    def close():
-        while True:
-            with contextlib.suppress(OSError):
-                client = listener.accept()[0]
-                client.recv(1)
-                client.close()
-                continue
-            return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        closing = threading.Thread(target=close)
-        closing.start()
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with damaging_sumo(None) as port:
+        address = f"127.0.0.1:{port}"
         assert main(["--city", CITY, "--server", grid_server, "--sumo", address, *flags, "--http", "127.0.0.1:0"]) == 2
-        listener.shutdown(socket.SHUT_RDWR)
-        closing.join()
     assert_refused(capsys, address, "closed the connection")
 
 
@@ -326,22 +311,13 @@ def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):
 
 
 def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
-    class Other:
-        """A simulation of another network under the same signal names."""
-
-        class trafficlight:
-            @staticmethod
-            def getIDList():
-                return ["A0"]
-
-            @staticmethod
-            def getControlledLinks(signal):
-                return [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
-
+    links = [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
+    api = SimpleNamespace(getIDList=lambda: ["A0"], getControlledLinks=lambda signal: links)
+    other = SimpleNamespace(trafficlight=api)
     with pytest.raises(InputError, match=r"SUMO runs 12 links .* or their lanes differ; lanes only in the file"):
-        running_signals(Other, grid_street, ["A0"])
+        running_signals(other, grid_street, ["A0"])
     with pytest.raises(InputError, match="signal B1 is not in the running simulation; it has A0"):
-        running_signals(Other, grid_street, ["B1"])
+        running_signals(other, grid_street, ["B1"])
 
 
 def test_city_without_tls_is_refused(capsys, tmp_path):

@@ -146,17 +146,14 @@ class City:
 
     def memory_mb(self) -> dict[str, float]:
         processes = {"guard": self.guard.pid, "controller": self.controller.pid, "server": self.server.pid}
-        return {name: _memory_mb(pid) for name, pid in processes.items()}
+        statuses = {name: Path(f"/proc/{pid}/status").read_text() for name, pid in processes.items()}
+        return {name: int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024 for name, status in statuses.items()}
 
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
 
     def close(self) -> None:
         self._closing.close()
-
-
-def _memory_mb(pid: int) -> float:
-    return int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
 class Run:

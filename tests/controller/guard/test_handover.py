@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,20 +19,16 @@ from tests.conftest import GRID
 SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
 
 
-class OneSignal:
+def one_signal(signal, times):
     """The part of an Intersection that handover plans are made from."""
-
-    def __init__(self, signal, times):
-        self.safeties = [SignalSafety(signal, times, [])]
-        off = FallbackPlan(OFF_PROGRAM, is_synchronised=False)
-        self.plans = [
-            FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), {"off": off})
-        ]
+    plans = {"off": FallbackPlan(OFF_PROGRAM, is_synchronised=False)}
+    schedule = FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), plans)
+    return SimpleNamespace(safeties=[SignalSafety(signal, times, [])], plans=[schedule])
 
 
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_handover_plan_survives_encoding(name):
-    x = OneSignal(SIGNALS[name], SafetyTimes(3, 5, 0.5, max_red_s=90, red_by_path=True))
+    x = one_signal(SIGNALS[name], SafetyTimes(3, 5, 0.5, max_red_s=90, red_by_path=True))
     (handover,) = decode(encode(handovers_of([x])))
     assert (handover.signal, handover.times, handover.plans) == (name, x.safeties[0].times, x.plans[0])
     safety = handover.safety()
@@ -41,7 +38,7 @@ def test_handover_plan_survives_encoding(name):
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_guard_clears_by_yellow_and_red_before_the_plan(name):
     signal = SIGNALS[name]
-    (handover,) = decode(encode(handovers_of([OneSignal(signal, SafetyTimes(3, 5, 2))])))
+    (handover,) = decode(encode(handovers_of([one_signal(signal, SafetyTimes(3, 5, 2))])))
     for phase in signal.plan.greens:
         safety = handover.safety()
         green = signal.plan.phases[phase].state
@@ -76,6 +73,6 @@ def replaced(value, number, by):
 
 @given(st.integers(0, 200), st.sampled_from([[], {}, None, 5, -1.5, "x", True, [[]], [None], {"a": []}]))
 def test_handover_plan_with_a_wrong_part_is_read_or_refused(number, by):
-    plan = json.loads(encode(handovers_of([OneSignal(SIGNALS[min(SIGNALS)], SafetyTimes(3, 5, 0.5))])))
+    plan = json.loads(encode(handovers_of([one_signal(SIGNALS[min(SIGNALS)], SafetyTimes(3, 5, 0.5))])))
     with contextlib.suppress(MalformedHandover):
         decode(json.dumps(replaced(plan, number, by)[0]).encode())

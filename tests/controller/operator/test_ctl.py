@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_watch_shows_the_table_again(operated, address, capsys):
 
 
 def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, address, capsys, monkeypatch):
-    answers = iter([ControlClient.call, no_answer])
+    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
     threading.Timer(0.5, operated.state.close).start()
     operated.state.add(event(10, [decision("SA101")]))
@@ -139,7 +140,7 @@ def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, ad
 
 
 def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated, address, capsys, monkeypatch):
-    answers = iter([ControlClient.call, no_answer])
+    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
     operated.state.add(event(10, [decision("SA101")]))
     threading.Timer(0.5, operated.state.add, [event(11, [decision("SA101")])]).start()
@@ -169,10 +170,6 @@ def test_a_signal_ends_a_wait_for_the_controller_at_once(operated, number, argum
         finally:
             ctl.kill()
         assert ctl.stderr.read() == "error: interrupted\n"
-
-
-def no_answer(*_):
-    raise ProgramFailed("no answer")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -178,9 +179,7 @@ def test_state_is_recorded_from_time_to_time(controlled, metrics, tmp_path, monk
 
 
 def test_state_that_cannot_be_saved_is_one_warning_and_ends_no_record(controlled, metrics, tmp_path, caplog):
-    def fails():
-        raise TypeError("a dialect of the user's own")
-
+    fails = Mock(side_effect=TypeError("a dialect of the user's own"))
     events = [replace(event, state=fails) for event in controlled.paced(300.0)]
     paths = record(tmp_path, controlled.run, events, metrics)
     assert sum(len(read(path)[1]) for path in paths) == len(events) and len(paths) > 3
