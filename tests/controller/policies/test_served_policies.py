@@ -1,5 +1,7 @@
 """Answers of a model server as the controller takes them."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -140,10 +142,7 @@ def test_contracts_are_requested_again_after_an_outage(error, caplog):
 
 
 def test_any_failure_becomes_an_exception_in_the_answers():
-    def broken(*_):
-        raise RuntimeError("broken")
-
-    assert isinstance(Run(FakeClient(broken)).ask()["a"], RuntimeError)
+    assert isinstance(Run(FakeClient(Mock(side_effect=RuntimeError("broken")))).ask()["a"], RuntimeError)
 
 
 @pytest.mark.parametrize(
