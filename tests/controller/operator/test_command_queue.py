@@ -263,11 +263,11 @@ def test_an_author_is_answered_after_the_file_is_written(path):
 def test_commands_for_all_of_ten_thousand_tls_take_linear_time():
     tls = [f"T{k}" for k in range(10_000)]
     operated = OperatedRun(loop=Loop(tls), run_contracts=contracts(tls))
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     submit(operated, set_modes(tls, FIXED, "ann", 30.0), set_modes(tls, HOLD, "ann", 30.0))
     operated.loop.now = 30.0
     operated.queue.apply(operated.loop)
-    assert time.monotonic() - begin_s < 4
+    assert time.process_time() - begin_s < 4
     assert set(operated.loop.modes().values()) == {"policy"} and operated.queue.modes == {}
 
 
