@@ -30,6 +30,7 @@ SLOWEST_FILES = (
     "end_to_end/test_operator.py",
     "end_to_end/test_sumo_rl_identity.py",
     "rounds/test_rounds.py",
+    "controller/operator/page/test_server.py",
     "end_to_end/test_guard.py",
     "export/test_user_builder.py",
     "training/phase_competition/test_shared_networks.py",

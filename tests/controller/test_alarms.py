@@ -116,8 +116,7 @@ def test_instructions_name_the_server_of_the_run():
 
 
 def test_what_an_operator_set_is_no_alarm(alarms):
-    fallback = event(5, [decision("SA101", "Unavailable: refused", POLICY, FALLBACK)])
-    alarms.add(fallback)
+    alarms.add(event(5, [decision("SA101", "Unavailable: refused", POLICY, FALLBACK)]))
     command = OperatorCommand("SA101", OperatorMode.FIXED, "ann", FALLBACK, FIXED)
     alarms.add(replace(event(30, [decision("SA101", "Unavailable: refused", FIXED, FIXED)]), commands=(command,)))
     assert "GreenserveTLInFallback" not in ids(alarms)

@@ -42,7 +42,6 @@ def submit(operated, *requests):
 
 
 def everything(operated):
-    """All that commands change."""
     queue = operated.queue
     return operated.loop.modes(), operated.state.commands(), operated.pace.state, queue.modes, queue.pinned
 
@@ -107,13 +106,6 @@ def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
     (error,) = submit(operated, set_modes(("SA999",), FIXED, "ann"))
     assert isinstance(error, KeyError)
     assert submit(operated, set_modes(("SA101",), FIXED, "ann")) == []
-
-
-def test_a_command_during_a_long_step_is_applied_after_it(operated):
-    with pytest.raises(OperatorError, match="is applied after the step in progress"):
-        operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 0.01)
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "fixed"
 
 
 def test_commands_in_the_second_of_the_release_are_refused(operated):
@@ -199,12 +191,10 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
 
 @pytest.fixture
 def path(tmp_path):
-    """The file of the modes."""
     return tmp_path / "operator.json"
 
 
 def run_before(path, *commands, now=0.0):
-    """A run that has ended after these commands."""
     operated = OperatedRun(path, Pins(), Loop(now=now))
     submit(operated, *commands)
     operated.saved.close()
@@ -295,11 +285,11 @@ def test_an_author_is_answered_after_the_file_is_written(path):
 def test_commands_for_all_of_ten_thousand_tls_take_linear_time():
     tls = [f"T{k}" for k in range(10_000)]
     operated = OperatedRun(loop=Loop(tls), run_contracts=contracts(tls))
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     submit(operated, set_modes(tls, FIXED, "ann", 30.0), set_modes(tls, HOLD, "ann", 30.0))
     operated.loop.now = 30.0
     operated.queue.apply(operated.loop)
-    assert time.monotonic() - begin_s < 4
+    assert time.process_time() - begin_s < 4
     assert set(operated.loop.modes().values()) == {"policy"} and operated.queue.modes == {}
 
 

@@ -29,7 +29,6 @@ from tests.conftest import GRID, ROOT
 
 @contextlib.contextmanager
 def serving(registry=None, health=None):
-    """The URL of a server."""
     registry = registry or ControllerMetrics(CollectorRegistry()).registry
     server = HttpServer(("127.0.0.1", 0), registry, health or Health())
     try:
@@ -141,7 +140,6 @@ def test_unit_file_is_valid(path):
 
 
 def unit_settings(name, command, parse):
-    """The settings of a unit file's command line in the sample city."""
     text = (ROOT / "controller" / f"greenserve-{name}.service").read_text()
     address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
     started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
@@ -180,12 +178,9 @@ def test_unit_of_the_server_serves_the_labels_that_the_controller_asks_for(monke
 
 def test_metrics_are_prometheus_text(served):
     _, _, metrics, url = served
-    metrics.decisions.inc(3)
     metrics.mode.labels("SA101").set(2)
     status, text = get(f"{url}/metrics")
-    assert status == 200
-    assert "controller_decisions_total 3.0" in text
-    assert 'controller_mode{tl="SA101"} 2.0' in text
+    assert status == 200 and 'controller_mode{tl="SA101"} 2.0' in text
     assert get(f"{url}/other")[0] == 404
 
 
@@ -263,7 +258,6 @@ def test_scrape_whose_answer_is_never_read_ends(monkeypatch):
 
 
 def test_requests_that_are_sent_byte_by_byte_end(monkeypatch):
-    """Each byte comes before the connection counts as idle."""
     monkeypatch.setattr("controller.telemetry.health.CONNECTION_TIMEOUT_S", 0.5)
     is_done = threading.Event()
 

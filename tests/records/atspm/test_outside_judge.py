@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from city import config, network
-from controller.recording.detectors import ADVANCE, PRESENCE
+from controller.recording.detectors import ADVANCE
 from evaluation import actuated
 from records import sumo_programs
 from records.atspm import detectors, files, phase_numbers
@@ -25,7 +25,7 @@ from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
 from tests.conftest import GRID
-from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run, union
+from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
 from tests.records.replayed_city import record_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -85,15 +85,8 @@ class Judged:
         for k in changes:
             if states[k] == "g":
                 end = next((t for t in changes if t > k), None)
-                red = next((t for t in changes if t > k and states[t] == "r"), None)
-                found.append((k, end, red))
+                found.append((k, end, next((t for t in changes if t > k and states[t] == "r"), None)))
         return found
-
-
-def share(intervals, begin_s, end_s):
-    """Of the time from begin to end, s, the share that disjoint intervals, ms, cover."""
-    begin, end = 1000 * begin_s, 1000 * end_s
-    return sum(max(0, min(b, end) - max(a, begin)) for a, b in intervals) / (end - begin)
 
 
 def bin_of(text):
@@ -102,7 +95,6 @@ def bin_of(text):
 
 @pytest.fixture(scope="module")
 def atspm(tmp_path_factory):
-    """The Python of a virtual environment with atspm."""
     folder = tmp_path_factory.mktemp("atspm")
     python = folder / "bin" / "python"
     pip = ["install", "--quiet", "--disable-pip-version-check", "--retries", "2", "--only-binary", ":all:", *PACKAGES]
@@ -115,7 +107,6 @@ def atspm(tmp_path_factory):
 
 
 def read_by_atspm(python, folder):
-    """The tables that atspm makes of a folder of files."""
     result = subprocess.run([python, "-c", READ, str(folder)], capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
@@ -225,41 +216,6 @@ def test_arrivals_on_green_agree(judged):
         assert row["Percent_AOG"] == pytest.approx(green[key] / total[key], abs=1e-6), key
 
 
-def test_split_failures_agree(judged):
-    failures, cycles, occupancies = Counter(), Counter(), Counter()
-    for signal, own in judged.phases.items():
-        for phase in own.phases:
-            presence = [each for each in judged.placed if each.signal == signal and each.function == PRESENCE]
-            placed = [detector for detector in presence if judged.phase_of(detector) == phase.number]
-            merged = union(
-                [
-                    interval
-                    for detector in placed
-                    for interval in occupied(judged.readings.passages[detector.id], SECONDS)
-                ]
-            )
-            greens = judged.greens(signal, judged.readings.link_of_lane[placed[0].stop_lane][1])
-            for k, (begin, end, red) in enumerate(greens):
-                follows = greens[k + 1][0] if k + 1 < len(greens) else SECONDS
-                has_reading = bool(merged) and merged[0][0] <= begin * 1000
-                if not has_reading or red is None or follows < red + RED_S or red + RED_S >= SECONDS:
-                    continue
-                # atspm leaves out both splits if the red between them is that short
-                if k and greens[k - 1][2] is not None and begin < greens[k - 1][2] + RED_S:
-                    continue
-                on_green, on_red = share(merged, begin, end), share(merged, red, red + RED_S)
-                key = judged.device[signal], (red + RED_S) // BIN_S, phase.number
-                cycles[key] += 1
-                occupancies[key] += on_green
-                failures[key] += on_green >= THRESHOLD and on_red >= THRESHOLD
-    found = judged.table("split_failures", "Phase")
-    assert sum(failures.values()) > 20
-    assert found.keys() == cycles.keys()
-    assert {key: row["Split_Failure"] for key, row in found.items()} == {key: failures[key] for key in cycles}
-    for key, row in found.items():
-        assert row["Green_Occupancy"] == pytest.approx(occupancies[key] / cycles[key], abs=1e-5), key
-
-
 def test_pictures_differ_from_atspm_only_as_documented(judged):
     """docs/atspm.md says which arrivals and splits atspm leaves out; the pictures' others are the same, by phase."""
     arrivals, failures = judged.table("arrival_on_green", "Phase"), judged.table("split_failures", "Phase")
@@ -316,8 +272,9 @@ def test_terminations_agree(judged):
                 expected[judged.device[signal], end // BIN_S, phase.number, cause] += 1
     found = judged.table("terminations", "Phase", "PerformanceMeasure")
     assert {key: row["Total"] for key, row in found.items()} == expected
-    kinds = {cause for *_, cause in expected}
-    assert kinds == ({"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"})
+    assert {cause for *_, cause in expected} == (
+        {"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"}
+    )
 
 
 def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
@@ -353,6 +310,5 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
     assert [row[2] for row in sorted(found["Cycle Length Change"])] == [55, 0, 55, 0]
     assert found["Flash - Automatic"] == [(1100, 100, None, True)]
     assert sorted(found["Ped Service"]) == [(begin, 30, 2, True) for begin in begins]
-    reds = {(value, duration) for _, duration, value, is_valid in found["Red"] if is_valid}
-    assert reds == {(2, 2.0), (4, 2.0)}
+    assert {(value, duration) for _, duration, value, is_valid in found["Red"] if is_valid} == {(2, 2.0), (4, 2.0)}
     assert {row["PerformanceMeasure"] for row in tables["terminations"]} == {"ForceOff"}

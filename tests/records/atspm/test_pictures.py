@@ -122,8 +122,7 @@ class Drawing:
     def is_inside(self):
         """True if marks lie inside of the axes, and all other data in elements that cut it there."""
         frame = {"x": self.left - 2, "y": self.top - 2, "width": self.width + 4, "height": self.height + 4}
-        cut = list(self.root.iter(f"{SVG}svg"))[1:]
-        for element in cut:
+        for element in list(self.root.iter(f"{SVG}svg"))[1:]:
             assert {key: float(element.get(key)) for key in frame} == frame and element.get("overflow") == "hidden"
             assert element.get("viewBox").split() == [element.get(key) for key in frame]
             self.root.remove(element)
@@ -250,8 +249,7 @@ def test_queue_keeps_its_length_until_the_next_reading():
 
 
 def test_delay_is_halting_vehicles_times_time():
-    readings = lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4))
-    made = view(readings=readings)
+    made = view(readings=lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4)))
     # bins of one minute: 3 vehicles for 20 s and 1 for 20 s
     assert approach_delay.delays(made, 2) == [(0.0, 80.0), (60.0, 0.0)]
     text = Drawing(approach_delay.draw(made, 2)).text
@@ -259,8 +257,7 @@ def test_delay_is_halting_vehicles_times_time():
 
 
 def test_volume_is_counted_per_hour_and_bin():
-    readings = lane_readings(0, 0, 0, 0, 0, 0, passed=(0, 1, 2, 3, 3, 3))
-    made = view(readings=readings)
+    made = view(readings=lane_readings(0, 0, 0, 0, 0, 0, passed=(0, 1, 2, 3, 3, 3)))
     assert made.volumes(2) == [(0.0, 180.0), (60.0, 0.0)]
     drawing = Drawing(approach_volume.draw(made, 2), y_end=200.0)
     assert drawing.points(RED) == near([(0, 180), (60, 180), (60, 0), (100, 0)])
@@ -306,8 +303,7 @@ def test_time_space_diagram_of_single_vehicles_begins_with_them():
 
 
 def test_signal_lines_have_the_colours_of_their_phases():
-    found = time_space.colours(view(), 2, 0.0, 100.0)
-    assert found == [
+    assert time_space.colours(view(), 2, 0.0, 100.0) == [
         (0.0, 20.0, GREEN),
         (20.0, 24.0, YELLOW),
         (24.0, 54.0, RED),

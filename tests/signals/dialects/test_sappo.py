@@ -1,5 +1,6 @@
 """The sappo dialect: its numbers against vectors of its trainer, its sequencers second by second."""
 
+import copy
 import json
 
 import numpy as np
@@ -10,11 +11,12 @@ from city.network import ProgramPhase
 from signals import cycle_plans
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer, SappoObserver
+from signals.green_phases import GreenPhaseSequencer
 from signals.observation import PhaseState
-from tests.signals.dialects.fixed_cycle import PHASES
 from tests.signals.lane_readings import LENGTH_M, readings
 
 EPSILON = float(np.finfo(float).eps)
+PHASES = [ProgramPhase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +185,24 @@ class TestPlan:
         sequencer.apply_action(0, (1.0, 1.0) if kind == "gro" else (1.0,))
         sequencer.enter(40, ["GGrr"])
         assert phases_at(sequencer, 1, 36) == [(0,), (3,)]
+
+
+def test_asking_for_states_changes_none():
+    sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5, 1)
+    sequencer.enter(0.0, ["GGrr"], start=True)
+    sequencer.apply_action(20.0, [1])
+    before = copy.copy(sequencer.state)
+    asked = [sequencer.requested_states(now) for now in (20.0, 22.0, 23.0, 21.0)]
+    assert asked == [("yyrr",), ("rrrr",), ("rrGG",), ("yyrr",)] and sequencer.state == before
+
+
+@pytest.mark.parametrize(
+    "sequencer", [GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)]
+)
+@pytest.mark.parametrize(
+    ("now", "following"), [(100.3, 105.3), (102.3, 105.3), (103.3, 110.3), (105.5, 110.3), (1e6 + 0.3, 1e6 + 5.3)]
+)
+def test_extra_decision_returns_to_the_interval(sequencer, now, following):
+    sequencer.enter(0.3, ["GGrr"], start=True)
+    sequencer.enter(61.7, ["GGrr"])
+    assert sequencer.next_decision_s(now) == following

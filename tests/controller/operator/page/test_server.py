@@ -261,6 +261,8 @@ def watched_by(page, count, seconds, request_of):
     return asyncio.run(run())
 
 
+# a hundred watchers of single steps, above, are tested in every run
+@pytest.mark.slow
 def test_a_hundred_watchers_get_new_frames_within_two_seconds(page):
     for second in range(1, 100):
         page.step(second, "rG"[second % 2], decisions=[page.decided(tl) for tl in page.layout.contracts])
