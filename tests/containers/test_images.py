@@ -44,7 +44,6 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def log(tmp_path):
-    """What the containers write to stderr."""
     with (tmp_path / "log").open("w+") as file:
         yield file
 

@@ -91,6 +91,7 @@ def test_supersuits_vectorisation_runs():
         assert [k for k, is_end in enumerate(ends) if is_end] == [11, 23], "it resets itself"
 
 
+@pytest.mark.slow
 def test_gymnasiums_vectorisation_runs_environments_in_processes_of_their_own():
     makes = [lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2
     with contextlib.closing(gymnasium.vector.AsyncVectorEnv(makes, context="spawn")) as envs:
@@ -111,7 +112,6 @@ def test_environment_is_copied_by_its_arguments(parallel):
 
 
 def run_script(script, folder):
-    """Run a script in a folder of the user's."""
     (folder / "train.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True)

@@ -30,7 +30,6 @@ def test_trained_policy_has_the_same_trips_under_the_controller(example, pytorch
 @pytest.mark.slow
 def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
     """The tests that need them pass, and none is skipped."""
-    chosen = "stable_baselines3 or supersuit"
     command = [
         pytorch,
         "-m",
@@ -38,7 +37,7 @@ def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
         "-m",
         "",
         "-k",
-        chosen,
+        "stable_baselines3 or supersuit",
         "-p",
         "no:cacheprovider",
         "tests/environment/test_api.py",

@@ -10,20 +10,13 @@ from export import locate
 from export.__main__ import main
 from serving.contract import from_saved_model
 from tests.conftest import GRID
+from tests.export.exporting import refused
 
 NAME = "SAPPO-_state_{state}_action_{action}_reward_cwq_gamma_0.99_netSz_({sizes}){more}-trial_3_SA_107_actor"
 
 
-@pytest.fixture
-def city(tmp_path):
-    """The sample city with SA107's actor alone, under a file name of the sappo dialect's trainer."""
-    for name in ("city.toml", "grid.net.xml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
-        shutil.copy(GRID / name, tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    return tmp_path
-
-
 def named(city, sizes="64, 64", more="_offset_range_2", name=NAME):
+    """Add SA107's actor to a city, under a file name of the sappo dialect's trainer, which is returned."""
     name = name.format(state="vdd", action="gro", sizes=sizes, more=more)
     for suffix in ("index", "data-00000-of-00001"):
         shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints" / f"{name}.{suffix}")
@@ -44,11 +37,11 @@ def export(city):
     return main(["--city", str(city / "city.toml"), "--tl", "SA107"])
 
 
-def test_settings_of_the_file_name_complete_the_contract(city):
-    named(city, more="_offset_range_4_control_cycle_3_add_time_1")
-    settings(city, state=None, action=None, control_cycle=None)
-    assert export(city) == 0
-    policy = from_saved_model(city / "models" / "SA107" / "3")
+def test_settings_of_the_file_name_complete_the_contract(empty_city):
+    named(empty_city, more="_offset_range_4_control_cycle_3_add_time_1")
+    settings(empty_city, state=None, action=None, control_cycle=None)
+    assert export(empty_city) == 0
+    policy = from_saved_model(empty_city / "models" / "SA107" / "3")
     assert (policy.observation.state, policy.action.kind) == ("vdd", "gro")
     assert (policy.action.offset_range, policy.timing.control_cycle, policy.action.add_time_s) == (4, 3, 1)
     assert policy.origin.model_number == 3
@@ -64,34 +57,36 @@ def test_settings_of_the_file_name_complete_the_contract(city):
         ("hidden_sizes", "[64, 32]", "has hidden_sizes 64, 64, but {city} has 64, 32"),
     ],
 )
-def test_contradicting_file_name_and_city_toml_are_refused(city, key, value, message, capsys):
-    name = named(city, more="_offset_range_2_control_cycle_2")
-    settings(city, **{key: value})
-    assert export(city) == 2
-    err = capsys.readouterr().err
-    assert name in err and message.format(city=city / "city.toml") in err and "fix the one that is wrong" in err
-    assert not (city / "models").exists()
+def test_contradicting_file_name_and_city_toml_are_refused(empty_city, key, value, message, capsys):
+    name = named(empty_city, more="_offset_range_2_control_cycle_2")
+    settings(empty_city, **{key: value})
+    assert export(empty_city) == 2
+    refused(capsys, name, message.format(city=empty_city / "city.toml"), "fix the one that is wrong")
+    assert not (empty_city / "models").exists()
 
 
-def test_a_sappo_checkpoint_of_a_sumo_rl_tl_is_refused(city, capsys):
-    named(city)
-    settings(city, dialect='"sumo-rl"', state=None, action=None)
-    assert export(city) == 2
-    assert "has state vdd, which is not a setting of dialect sumo-rl in" in capsys.readouterr().err
-
-
-def test_a_missing_state_is_refused(city, capsys):
-    named(city, name="PPO-_SA107_trial_1")
-    settings(city, state=None)
-    assert export(city) == 2
-    err = capsys.readouterr().err
-    assert "SA107: " in err and "state is missing; set it in [tl.SA107] to one of d, v, vd, vdd" in err
-
-
-def test_hidden_sizes_other_than_the_layers_are_refused(city, capsys):
-    named(city, sizes="64, 32")
-    assert export(city) == 2
-    assert "hidden sizes are 64, 32, but the hidden layers of its mlp have 64, 64 units" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("file", "changed", "message"),
+    [
+        (
+            {},
+            {"dialect": '"sumo-rl"', "state": None, "action": None},
+            "has state vdd, which is not a setting of dialect sumo-rl in",
+        ),
+        (
+            {"name": "PPO-_SA107_trial_1"},
+            {"state": None},
+            "state is missing; set it in [tl.SA107] to one of d, v, vd, vdd",
+        ),
+        ({"sizes": "64, 32"}, {}, "hidden sizes are 64, 32, but the hidden layers of its mlp have 64, 64 units"),
+    ],
+    ids=["setting of another dialect", "no state", "other layers"],
+)
+def test_settings_that_do_not_fit_the_checkpoint_are_refused(empty_city, capsys, file, changed, message):
+    named(empty_city, **file)
+    settings(empty_city, **changed)
+    assert export(empty_city) == 2
+    refused(capsys, message)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +106,12 @@ def test_file_names_are_parsed(tmp_path, name, number, settings):
     assert tuple(candidate.settings.get(key) for key in ("state", "action", "actionp", "action_t_s")) == settings
 
 
-def test_critics_hidden_folders_and_exports_are_not_candidates(city, grid_models):
-    shutil.copytree(grid_models / "SA101", city / "checkpoints" / "models" / "SA101")
-    (city / "checkpoints" / ".old").mkdir()
+def test_critics_hidden_folders_and_exports_are_not_candidates(checkpoints, grid_models):
+    shutil.copytree(grid_models / "SA101", checkpoints / "models" / "SA101")
+    (checkpoints / ".old").mkdir()
     for name in ("x_SA101_critic.h5", "critic_SA101.index", ".old/SA101.h5", "SA101_actor_critic.npz", "notes.txt"):
-        (city / "checkpoints" / name).write_bytes(b"")
-    found = locate.find_candidates(city / "checkpoints")
-    assert [candidate.label for candidate in found] == ["SA101_actor_critic.npz"]
+        (checkpoints / name).touch()
+    assert [candidate.label for candidate in locate.find_candidates(checkpoints)] == ["SA101_actor_critic.npz"]
 
 
 def test_a_saved_model_is_a_single_candidate(tmp_path):

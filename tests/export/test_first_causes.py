@@ -85,6 +85,10 @@ DENSE = {"actor/dense/kernel": (9, 4), "actor/dense/bias": (4,)}
             ["takes", "(6, 6, 3), not one row"],
         ),
         (
+            whole_model(keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5), shape=(9,)),
+            ["it has a Lambda layer, whose code would be run"],
+        ),
+        (
             weights_only(keras3.layers.LSTM(4), keras3.layers.Dense(2), shape=(5, 9)),
             ["lstm", "depend on earlier observations"],
         ),

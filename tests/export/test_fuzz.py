@@ -77,7 +77,6 @@ def damage(data, how, where, other, length):
 
 
 def fuzz(examples, test):
-    """The test with so many damages."""
     fixtures = [HealthCheck.function_scoped_fixture]
     limits = settings(max_examples=examples, suppress_health_check=fixtures, database=None)
     return limits(given(what=damages, file=st.integers(0, 99))(test))

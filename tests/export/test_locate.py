@@ -12,9 +12,7 @@ from export.__main__ import main
 from tests.conftest import GRID
 from tests.export import writers
 from tests.export.exporting import export, exported, refused, refuses, run, same, version
-from tests.export.writers import X, actions, dense, keras3
-
-v1 = tf.compat.v1
+from tests.export.writers import X, actions, keras3
 
 
 def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
@@ -80,26 +78,20 @@ def test_every_model_of_a_builder_gets_its_own_weights(checkpoints, tmp_path, mo
         same(exported(checkpoints, "--actor", "pair_builder:build", tl=tl), action)
 
 
-def test_a_model_with_a_lambda_layer_is_refused(checkpoints, capsys):
-    layers = [keras3.layers.Dense(8, "tanh"), keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5)]
-    keras3.Sequential([keras3.Input((9,)), *layers]).save(checkpoints / "SA101_trial_1.keras")
-    refuses(capsys, checkpoints, "it has a Lambda layer, whose code would be run")
-
-
-@pytest.mark.parametrize("name", ["value", "target_actor", "actor_old", "vf", "optimizer"])
-def test_files_of_critics_and_old_copies_are_ignored(name, checkpoints):
-    model = writers.sequential(keras3)
-    model.save_weights(checkpoints / "SA101_trial_3_actor.weights.h5")
-    other = writers.randomise(writers.sequential(keras3), 9)
-    other.save_weights(checkpoints / f"SA101_trial_4_{name}.weights.h5")
-    same(exported(checkpoints), actions(model))
-
-
-@pytest.mark.parametrize("other", ["target_model", "model_target", "optimizer", "model_optim", "old_model"])
-def test_target_networks_and_optimizers_beside_a_model_are_ignored(other, checkpoints):
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        *(
+            ("SA101_trial_3_actor", f"SA101_trial_4_{k}")
+            for k in ("value", "target_actor", "actor_old", "vf", "optimizer")
+        ),
+        *(("model", k) for k in ("target_model", "model_target", "optimizer", "model_optim", "old_model")),
+    ],
+)
+def test_critics_old_copies_target_networks_and_optimizers_beside_an_actor_are_ignored(name, other, checkpoints):
     (checkpoints / "SA101").mkdir()
     model = writers.sequential(keras3)
-    model.save_weights(checkpoints / "SA101" / "model.weights.h5")
+    model.save_weights(checkpoints / "SA101" / f"{name}.weights.h5")
     writers.randomise(writers.sequential(keras3), 9).save_weights(checkpoints / "SA101" / f"{other}.weights.h5")
     same(exported(checkpoints), actions(model))
 
@@ -132,8 +124,7 @@ def test_model_path_may_name_the_prefix_of_a_tensorflow_checkpoint(checkpoints):
     expected = writers.tf1_agents(checkpoints, "SA101_trial_3", ["actor"])["actor"]
     writers.tf1_agents(checkpoints, "SA101_trial_4", ["actor"])
     models = checkpoints.parent / "models"
-    path = str(checkpoints / "SA101_trial_3")
-    assert main(["--model-path", path, "--tl", "SA101", "--models-dir", str(models)]) == 0
+    assert main(["--model-path", f"{checkpoints}/SA101_trial_3", "--tl", "SA101", "--models-dir", str(models)]) == 0
     same(run(models / "SA101" / "3", "serving_default", observation=X)["action"], expected)
 
 
@@ -147,19 +138,6 @@ def test_a_state_file_counts_only_for_its_own_folder(checkpoints):
     (checkpoints / "b" / "checkpoint").unlink()
     assert export(checkpoints) == 0
     assert [path.name for path in (checkpoints.parent / "models" / "SA101").iterdir()] == ["9"]
-
-
-def test_layers_without_numbers_need_the_layers_flag(checkpoints, capsys):
-    with writers.session() as observation:
-        x = observation
-        with v1.variable_scope("actor"):
-            for name, units in (("fc_one", 8), ("fc_two", 8), ("fc_three", 8)):
-                x = dense(x, units, name, tf.nn.relu)
-            x = dense(x, 2, "output", tf.tanh)
-        expected = writers.saved(checkpoints, x, {observation: X})
-    (checkpoints / "SA101_trial_1.meta").unlink()
-    refuses(capsys, checkpoints, "does not define the order of its layers", "--layers")
-    same(exported(checkpoints, "--layers", "fc_one,fc_two,fc_three,output"), expected)
 
 
 class OutOfOrder(keras3.Model):
@@ -190,15 +168,8 @@ def test_a_normaliser_beside_the_actor_is_refused(checkpoints, capsys):
     refuses(capsys, checkpoints, "obs_norm/", "--actor NAME to leave it out")
 
 
-def test_a_fleet_cannot_take_a_tls_name(grid_models, tmp_path, capsys):
-    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
-    assert main(["fleet", "SA101", "--tl", "all", "--models-dir", str(tmp_path)]) == 2
-    refused(capsys, "is a TL's model; choose another name for the fleet")
-
-
 def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
-    good = writers.sequential(keras3)
-    good.save_weights(checkpoints / "SA109_trial_1.weights.h5")
+    writers.sequential(keras3).save_weights(checkpoints / "SA109_trial_1.weights.h5")
     np.savez(checkpoints / "SA101_trial_99999999999999999999.npz", **{"dense/kernel": np.zeros((9, 2))})
     (checkpoints / "SA102-3.index").symlink_to(checkpoints / "nowhere")
     (checkpoints / "²").mkdir()
@@ -216,14 +187,17 @@ def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
         errors, ("must be below 2**62", "SA102-3: cannot be read", "is a link or a file"), strict=True
     ):
         assert part in line
-    lines = captured.out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["SA103", "SA104", "SA109"]
+    assert [line.split(":")[0] for line in captured.out.splitlines()] == ["SA103", "SA104", "SA109"]
 
 
 DAMAGED = [
     b"", b"{}", b"[]", b"\xff", b'{"parity":{}}', b'{"actor":{"steps":[{"join":""}]}}', b'{"actor":{"steps":[]}}',
     b'{"actor":{"steps":[{"dense":"x"},{"activation":"odd"}]}}', b"[" * 100_000,
     b'{"parity":{"largest_absolute_difference":0,"observations":Infinity}}',
+    b'{"actor":{"architecture":"a","inputs":1,"outputs":1,"steps":[{"phase_competition":null}]}, '
+    b'"parity":{"observations":1,"largest_absolute_difference":NaN}}',
+    b'{"actor":{"architecture":"a","inputs":1,"outputs":1,"steps":[1]}, '
+    b'"parity":{"observations":1,"largest_absolute_difference":Infinity}}',
 ]  # fmt: skip
 
 
@@ -248,8 +222,7 @@ INVALID = [
 def test_an_invalid_command_line_gives_one_error_line(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ") and len(err.splitlines()) == 1, err
+    refused(capsys)
 
 
 def test_inspecting_a_folder_shows_its_latest_checkpoint(shared, capsys):
@@ -270,9 +243,8 @@ def test_inspecting_a_folder_shows_its_latest_checkpoint(shared, capsys):
 )
 def test_names_of_signals_are_not_confused_with_numbers_or_longer_names(tmp_path, names, tl, expected):
     for name in names:
-        (tmp_path / name).write_bytes(b"x")
-    known = ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]
-    assert locate.Search(tmp_path, locate.find_candidates(tmp_path), known).choose(tl, None).path.name == expected
+        (tmp_path / name).touch()
+    assert found(tmp_path, tl, ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]) == expected
 
 
 def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
@@ -288,7 +260,6 @@ def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
 
 
 def checkpoint_in(checkpoints, *paths):
-    """Copies of one actor under these paths."""
     writers.sequential(keras3).save_weights(checkpoints / "actor.weights.h5")
     for path in paths:
         (checkpoints / path).parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +283,7 @@ def test_a_folders_name_never_beats_another_tl_in_the_files_name(path, checkpoin
     assert [model.name for model in (checkpoints.parent / "models").iterdir()] == ["SA101"]
 
 
-def labels(folder, tl, known):
+def found(folder, tl, known):
     search = locate.Search(folder, locate.find_candidates(folder), known)
     return str(search.choose(tl, None).path.relative_to(folder))
 
@@ -320,16 +291,16 @@ def labels(folder, tl, known):
 def test_tls_with_names_of_any_form_keep_their_checkpoints_in_a_joint_folder(checkpoints):
     known = ["north", "north-east", "south"]
     checkpoint_in(checkpoints, "north_south/north-1.h5", "south/north/north-east/model.h5")
-    assert labels(checkpoints, "north", known) == "north_south/north-1.h5"
-    assert labels(checkpoints, "north-east", known) == "south/north/north-east/model.h5"
+    assert found(checkpoints, "north", known) == "north_south/north-1.h5"
+    assert found(checkpoints, "north-east", known) == "south/north/north-east/model.h5"
     with pytest.raises(InputError, match=r"no checkpoint for south: .* lies in a folder of south"):
-        labels(checkpoints, "south", known)
+        found(checkpoints, "south", known)
 
 
 def test_a_number_in_the_file_of_a_tls_own_folder_is_not_another_tl(checkpoints):
     checkpoint_in(checkpoints, "1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5")
     known = ["1", "2", "3"]
-    assert [labels(checkpoints, tl, known) for tl in known] == ["1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5"]
+    assert [found(checkpoints, tl, known) for tl in known] == ["1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5"]
 
 
 @pytest.mark.parametrize("name", ["PPO_100", "DQN 1000", "EP100", "RUN_01"])

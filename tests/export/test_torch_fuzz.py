@@ -84,8 +84,7 @@ plain = st.recursive(
 
 @given(plain, st.sampled_from([3, 4]))
 def test_plain_values_are_read_as_pickle_reads_them(value, protocol):
-    data = pickle.dumps(value, protocol)
-    assert pickled_values.load(data, {}) == value
+    assert pickled_values.load(pickle.dumps(value, protocol), {}) == value
 
 
 @given(st.binary(min_size=1, max_size=60))

@@ -14,7 +14,6 @@ CITY = str(GRID / "city.toml")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with 7 observations of TL SA101."""
     folder = tmp_path / "observations"
     folder.mkdir()
     np.save(folder / "SA101.npy", np.random.default_rng(1).random((7, 21), np.float32))
@@ -45,8 +44,7 @@ def test_recorded_observations_are_compared_too(tmp_path, folder):
 def test_observations_that_do_not_fit_are_refused_in_one_line(tmp_path, folder, values, message, capsys):
     np.save(folder / "SA101.npy", values, allow_pickle=True)
     assert export(tmp_path, folder) == 2
-    error = capsys.readouterr().err
-    assert message in error
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("models/SA101/*"))
 
 

@@ -157,8 +157,7 @@ def distributed(tmp_path_factory):
 def test_models_trained_on_two_replicas_are_exported(what, distributed, tmp_path):
     shutil.copytree(distributed / what, tmp_path / "checkpoints")
     # the input of its graph is an iterator
-    flags = ("--actor", "mlp") if what == "tf1" else ()
-    assert export(tmp_path / "checkpoints", *flags, tl="all") == 0
+    assert export(tmp_path / "checkpoints", *(("--actor", "mlp") if what == "tf1" else ()), tl="all") == 0
     expected = np.load(distributed / "expected.npz")
     exported_tls = [path.name for path in (tmp_path / "models").iterdir()]
     assert exported_tls

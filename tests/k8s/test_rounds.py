@@ -18,7 +18,6 @@ FOLDER = ROOT / "k8s" / "rounds"
 
 @pytest.fixture(params=["rayjob.yaml", "evaluation.yaml"])
 def documents(request):
-    """A manifest's documents by kind."""
     return by_kind(request.param)
 
 
@@ -28,7 +27,6 @@ def by_kind(file):
 
 @pytest.fixture(scope="module")
 def kuberay(shared):
-    """A validator by KubeRay's schema of a RayJob."""
     path = shared / "schemas" / "ray.io_v1_RayJob.json"
     if not path.is_file():
         pytest.skip(f"KubeRay's schema is not at {path}")
@@ -39,14 +37,12 @@ def test_manifest_is_valid_for_kuberay(documents, kuberay):
     job = documents["RayJob"]
     kuberay.validate(job)
     for group in (job["spec"]["rayClusterSpec"]["headGroupSpec"], *job["spec"]["rayClusterSpec"]["workerGroupSpecs"]):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": group["template"]["spec"]}
-        validate(pod)
+        validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": group["template"]["spec"]})
     if "PersistentVolumeClaim" in documents:
         validate(documents["PersistentVolumeClaim"])
 
 
 def command_of(documents):
-    """The command of a RayJob, with the values of its environment."""
     spec = documents["RayJob"]["spec"]
     shell, flag, script = shlex.split(spec["entrypoint"])
     assert (shell, flag) == ("sh", "-c")

@@ -97,7 +97,6 @@ class Api:
             return error.code()
 
     def states(self, name, label=""):
-        """The states of a model's versions."""
         request = get_model_status_pb2.GetModelStatusRequest()
         request.model_spec.name, request.model_spec.version_label = name, label
         return self.service.GetModelStatus(request, timeout=10).model_version_status
@@ -126,8 +125,7 @@ class Api:
 )
 def test_the_version_policy_decides_which_versions_are_served(models, policy, numbers):
     with served(models, ("a", "first", policy)) as api:
-        versions = {version for version in range(1, 5) if api.version("a", version=version) == version}
-        assert versions == numbers
+        assert {version for version in range(1, 5) if api.version("a", version=version) == version} == numbers
         assert api.version("a") == (max(numbers) if numbers else grpc.StatusCode.NOT_FOUND)
 
 
@@ -319,8 +317,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path, error):
 
 
 def test_models_are_loaded_concurrently(tmp_path):
-    names = [f"m{k}" for k in range(4)]
-    for name in names:
+    for name in [f"m{k}" for k in range(4)]:
         write_garbage(tmp_path / name / "1")
     barrier = threading.Barrier(4)
 

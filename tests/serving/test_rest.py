@@ -40,8 +40,7 @@ def test_instances_are_answered_with_predictions(call):
 
 
 def test_inputs_are_answered_with_outputs(call):
-    columns = {"signature_name": "sum", "inputs": {"a": [[1], [5]], "b": [[2], [-1]]}}
-    assert call("POST", DTYPES, columns) == (
+    assert call("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[1], [5]], "b": [[2], [-1]]}}) == (
         200,
         {"outputs": {"sum": [[3.0], [4.0]], "difference": [[-1.0], [6.0]]}},
     )
@@ -295,7 +294,6 @@ def test_200_requests_at_once_beside_600_idle_connections(non_policy_server):
 
 
 def post(body, length):
-    """The bytes of a predict request."""
     return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (DTYPES.encode(), length, body)
 
 
@@ -334,8 +332,7 @@ def test_malformed_http_is_answered_400_and_not_logged(non_policy_server, sent, 
 
 
 def test_whole_url_in_the_request_line_is_its_path(non_policy_server):
-    request = b"GET http://x/v1/models/dtypes HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert send(non_policy_server.rest_port, request)[0] == 200
+    assert send(non_policy_server.rest_port, b"GET http://x/v1/models/dtypes HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
 
 
 def test_large_list_is_written_block_by_block_as_one_piece():

@@ -97,7 +97,6 @@ def models(grid_models, tmp_path):
 
 
 def opened(stack, port):
-    """Open as many connections as the server may open files, and keep them."""
     for _ in range(OPEN_FILES):
         with contextlib.suppress(OSError):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
@@ -129,7 +128,6 @@ def test_connections_wait_while_no_file_can_be_opened_with_one_line_in_the_log(m
 
 
 def until_answered(port):
-    """Wait until a server answers again."""
     end_s = time.monotonic() + 30
     while time.monotonic() < end_s:
         with contextlib.suppress(OSError, http.client.HTTPException):

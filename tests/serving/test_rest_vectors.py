@@ -22,7 +22,6 @@ def vectors(shared):
 
 @pytest.fixture(scope="module")
 def answers(vectors, tmp_path_factory):
-    """(vector, status, body) of each."""
     folder = tmp_path_factory.mktemp("echo")
     for name, (dtype, *keys) in MODELS.items():
         saved_models.write_echo(folder / name / "1", dtype, *keys)
@@ -51,8 +50,7 @@ def test_statuses_are_tensorflow_servings(answers):
 
 
 def test_numbers_are_tensorflow_servings(answers):
-    differing = [v for v, status, body in answers if status == 200 and not same(body, json.loads(v["response"]))]
-    assert differing == []
+    assert [v for v, status, body in answers if status == 200 and not same(body, json.loads(v["response"]))] == []
 
 
 def test_every_error_is_one_short_line(answers):

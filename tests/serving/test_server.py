@@ -46,7 +46,6 @@ def served(folder):
 
 @contextlib.contextmanager
 def server_process(models, *flags):
-    """(process, its gRPC address)."""
     with program("serving", "--models-dir", str(models), "--port", "0", *flags) as process:
         yield process, process.stdout.readline().removeprefix("ready at ").strip()
 

@@ -79,7 +79,6 @@ def test_an_invalid_tensor_is_refused(message):
 @given(st.binary(max_size=64))
 def test_random_bytes_are_refused_or_an_array(data):
     try:
-        message = wire.Tensor.FromString(data)
-        to_array(message)
+        to_array(wire.Tensor.FromString(data))
     except (TensorError, DecodeError):
         return

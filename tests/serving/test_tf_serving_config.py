@@ -86,8 +86,7 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(write, t
     assert write("--model", "SA104=1") == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
     moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until this command runs"
-    done = (), (2,), 2, "3 models\n"
-    for more, expected, label, message in (first, first, moved, done):
+    for more, expected, label, message in (first, first, moved, (), (2,), 2, "3 models\n"):
         capsys.readouterr()
         assert write(*more) == 0
         entry = models(tmp_path / "out")["SA104"]
@@ -133,8 +132,7 @@ def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(e
         assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out
         assert list(models(out)["SA104"].model_version_policy.specific.versions) == [1, 2]
         with Client(f"127.0.0.1:{server.port}") as client:
-            states = {state.version: state.state for state in client.status("SA104")}
-            assert states[2] == AVAILABLE
+            assert {state.version: state.state for state in client.status("SA104")}[2] == AVAILABLE
             assert client.version_number("SA104", "stable") == 2, "the exit code means that the label has moved"
             assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
             assert [state.version for state in client.status("SA104") if state.state == AVAILABLE] == [2]
@@ -198,7 +196,6 @@ def test_label_of_every_replica_behind_a_name_has_moved(exported, tmp_path, monk
 
 
 def labelled(server):
-    """The version of SA104 that is stable at a server."""
     return server.manager.find(ModelSpec(name="SA104", version_label="stable"))[0]
 
 

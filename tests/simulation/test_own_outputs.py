@@ -37,7 +37,6 @@ INCLUDED = '<additional><laneData id="lanes" file="lanes.xml"/></additional>'
 
 @pytest.fixture
 def city(tmp_path):
-    """A city whose configuration and additional files name outputs of every kind."""
     lane, signal = "A0A1_0", "A0"
     files = {"a.add.xml": ADDITIONAL.format(lane=lane, signal=signal), "parts/included.add.xml": INCLUDED}
     files["vss.xml"] = '<vss><step time="0" speed="10"/></vss>'
