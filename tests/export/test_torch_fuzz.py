@@ -33,7 +33,7 @@ FILES = {
     "sb3_ppo_vecnormalize/vecnormalize.pkl": stable_baselines3,
     "rllib_ppo/checkpoint/learner_group/learner/rl_module/default_policy/module_state.pkl": rllib,
 }
-damage = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+damage = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("name", FILES)

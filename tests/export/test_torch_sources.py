@@ -462,6 +462,11 @@ ACTOR = (("actor.0", 8, 5), ("actor.2", 3, 8))
             "q_network/value/bias is the value stream of a dueling Q-network",
         ),
         (linear_layers(("actor.1", 8, 5), ("actor.3", 3, 8)), "actor has modules 0 to 3, with weights in 1, 3"),
+        (linear_layers(("actor.dense_1", 8, 5), ("actor.dense_3", 3, 8)), "variable actor/dense_2/kernel is missing"),
+        (
+            {**linear_layers(*ACTOR), "actor.action_scale": np.ones(3), "actor.action_bias": np.zeros(3)},
+            "is continuous, but --action",
+        ),
     ],
 )
 def test_tensors_that_may_change_the_actions_are_never_left_out(saved, capsys, tensors, message):
@@ -550,23 +555,12 @@ def test_cleanrl_actions_are_scaled_after_a_tanh(saved, scope):
     same(exported(saved(tensors), *flags, x=FIVE), np.tanh(y) * scale + bias)
 
 
-def test_action_scale_contradicts_a_categorical_action(saved, capsys):
-    tensors = linear_layers(*ACTOR)
-    tensors |= {"actor.action_scale": np.ones(3, np.float32), "actor.action_bias": np.zeros(3, np.float32)}
-    refuses(capsys, saved(tensors), "is continuous, but --action", flags=RELU)
-
-
 @pytest.mark.parametrize(("numbers", "layers"), [((1, 2, 3), True), ((1, 2, 3), False), ((4, 5, 6), True)])
 def test_layers_may_be_numbered_from_any_number(saved, numbers, layers):
     names = [f"actor.dense_{number}" for number in numbers]
     tensors = linear_layers((names[0], 8, 5), (names[1], 8, 8), (names[2], 3, 8))
     flags = ("--layers", ",".join(name.replace(".", "/") for name in names)) if layers else ()
     assert_probabilities(saved(tensors), outputs_of_layers(tensors, *names), *TANH, *flags)
-
-
-def test_gap_in_the_numbers_of_layers_is_refused(saved, capsys):
-    tensors = linear_layers(("actor.dense_1", 8, 5), ("actor.dense_3", 3, 8))
-    refuses(capsys, saved(tensors), "variable actor/dense_2/kernel is missing", flags=TANH)
 
 
 @pytest.mark.parametrize(("name", "slope"), [("leaky_relu", 0.01), ("leaky_relu:0.2", 0.2), ("leaky_relu:0.3", 0.3)])

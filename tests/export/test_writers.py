@@ -92,15 +92,14 @@ def test_weights_of_an_unknown_architecture_are_refused(checkpoints, capsys):
     )
 
 
-def test_a_saved_model_without_signatures_is_exported_by_its_function(checkpoints):
+@pytest.mark.parametrize(
+    "write",
+    [tf.saved_model.save, lambda agent, path: tf.train.Checkpoint(agent=agent, step=tf.Variable(1)).write(path)],
+    ids=["SavedModel without signatures", "lists of plain variables"],
+)
+def test_modules_with_a_function_or_lists_of_variables_are_exported(write, checkpoints):
     agent = writers.Agent()
-    tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"))
-    same(exported(checkpoints), agent(X).numpy())
-
-
-def test_lists_of_plain_variables_are_read_as_layers(checkpoints):
-    agent = writers.Agent()
-    tf.train.Checkpoint(agent=agent, step=tf.Variable(1)).write(str(checkpoints / "SA101_trial_2"))
+    write(agent, str(checkpoints / "SA101_trial_2"))
     same(exported(checkpoints), agent(X).numpy())
 
 

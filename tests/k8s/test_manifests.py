@@ -118,17 +118,6 @@ def test_custom_resources_match_their_schema(folder, shared):
     )
 
 
-def test_overlays_have_what_a_city_needs():
-    assert {document["kind"] for document in render("overlays/city")} >= {
-        "Deployment", "Service", "PersistentVolumeClaim", "ConfigMap", "PodDisruptionBudget", "HorizontalPodAutoscaler",
-        "NetworkPolicy", "Job", "CronJob", "ServiceMonitor", "PrometheusRule",
-    }  # fmt: skip
-    assert named(render("overlays/city"), "Deployment").keys() == {
-        "sumo",
-        *(f"{name}-shard-{n}" for name in ("tf-serving", "controller") for n in (1, 2)),
-    }
-
-
 def test_no_container_runs_as_root_or_can_write_its_image(rendered):
     for pod, each in containers(rendered):
         context = each["securityContext"]

@@ -203,7 +203,7 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
 @pytest.mark.parametrize("damaged", ["{", '{"identity": null, "rounds": []}'])
 def test_damaged_state_of_rounds_is_refused(damaged, tmp_path):
     (tmp_path / "rounds.json").write_text(damaged)
-    with pytest.raises(InputError, match=r"is not the state of rounds"):
+    with pytest.raises(InputError, match="is not the state of rounds"):
         rounds(plan(tmp_path), resume=True)
 
 

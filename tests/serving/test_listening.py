@@ -63,11 +63,9 @@ def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(
     (tmp_path / "folder").mkdir()
     server = Server(ServerConfig(grid_models, port=0, socket_path=tmp_path / path))
     monkeypatch.setattr(server, "poll_once", lambda: pytest.fail("loaded before the check"))
-    with pytest.raises(InputError) as error:
+    message = rf"^cannot listen on unix:{tmp_path / path}: .*{reason}; choose another --grpc_socket_path$"
+    with pytest.raises(InputError, match=message):
         server.start()
-    message = str(error.value)
-    assert message.startswith(f"cannot listen on unix:{tmp_path / path}: ") and reason in message
-    assert message.endswith("choose another --grpc_socket_path") and "\n" not in message
 
 
 def test_a_socket_left_by_a_killed_server_is_taken_over(grid_models, tmp_path):

@@ -100,15 +100,6 @@ def trained(tmp_path_factory):
     return out / "whole"
 
 
-def test_checkpoints_of_every_format_are_exported(trained, tmp_path, capsys):
-    assert {"PPO-_SA101_trial_3.index", "SA107-3.index"} <= {path.name for path in trained.rglob("*")}
-    flags = ("--model-path", str(trained), "--tl", ",".join(FORMATS), "--model-number", "3")
-    assert export([*CITY, *flags, "--models-dir", str(tmp_path)]) == 0, capsys.readouterr().err
-    assert {path.parent.name for path in tmp_path.glob("*/3")} == FORMATS.keys()
-    change_s = {tl: from_saved_model(tmp_path / tl / "3").origin.change_s for tl in FORMATS}
-    assert change_s == {"SA101": 3.0, "SA103": 0.0, "SA107": 0.0}, "of the only TL with a policy that chooses greens"
-
-
 def test_contract_has_the_change_times_that_the_training_had(tmp_path, capsys):
     """With a yellow of 2 s in city.toml, and the street's floors of 3 s and a red clearance: check asks for no other
     training."""
@@ -236,17 +227,19 @@ def test_resumed_training_in_another_city_is_refused(copy, tmp_path, capsys):
     refused(capsys, "had another [safety]; pass the same flags")
 
 
-def test_model_numbers_of_one_folder_are_each_exported(trained, tmp_path, capsys):
-    """A second training keeps the checkpoints of the first, in every format."""
-    shutil.copytree(trained, tmp_path / "out")
-    assert main([*SHORT, *FORMAT_FLAGS, "--episodes", "1", "--model-number", "4", "--out", str(tmp_path / "out")]) == 0
-    models = tmp_path / "models"
+def test_checkpoints_of_every_format_and_model_number_are_exported(trained, tmp_path, capsys):
+    """A second training keeps the checkpoints of the first."""
+    out, models = shutil.copytree(trained, tmp_path / "out"), tmp_path / "models"
+    assert main([*SHORT, *FORMAT_FLAGS, "--episodes", "1", "--model-number", "4", "--out", str(out)]) == 0
+    assert {"PPO-_SA101_trial_3.index", "SA107-3.index"} <= {path.name for path in out.rglob("*")}
+    flags = ("--model-path", str(out), "--tl", ",".join(FORMATS), "--models-dir", str(models))
     for number in ("3", "4"):
-        flags = ("--model-path", str(tmp_path / "out"), "--tl", ",".join(FORMATS), "--model-number", number)
-        assert export([*CITY, *flags, "--models-dir", str(models)]) == 0, capsys.readouterr().err
+        assert export([*CITY, *flags, "--model-number", number]) == 0, capsys.readouterr().err
     for tl in FORMATS:
         weights = [next((models / tl / number / "variables").glob("*.data-*")).read_bytes() for number in ("3", "4")]
         assert weights[0] != weights[1]
+    change_s = {tl: from_saved_model(models / tl / "3").origin.change_s for tl in FORMATS}
+    assert change_s == {"SA101": 3.0, "SA103": 0.0, "SA107": 0.0}, "of the only TL with a policy that chooses greens"
 
 
 def test_training_is_not_overwritten_by_another(trained, capsys):

@@ -274,35 +274,6 @@ def test_weights_are_those_of_the_release_without_statistics():
     np.testing.assert_allclose(sums[-4:], [816.2717441, 0.254311683, 6.598577902, 0.005088039208], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip": 0.001}, {"entropy": 0.5},
-        {"epochs": 2},
-        {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
-    ],
-)  # fmt: skip
-@pytest.mark.slow
-def test_every_setting_of_the_learner_changes_its_weights(setting):
-    data, results = one_batch(), []
-    for ppo in ({}, setting):
-        learner = learner_with(**ppo)
-        learn(learner, data, 1, 0.5)
-        results.append(learner.arrays)
-    assert any(not np.array_equal(a, b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.slow
-def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
-    data, steps = one_batch(), []
-    for target in (None, 1e-6, 10.0):
-        learner = learner_with(learning_rate=1e-2, target_kl=target)
-        statistics = learn(learner, data)
-        steps.append(int(learner.optimisers[0].variables[0].numpy()))
-        assert target is None or (statistics["approx_kl"] > 1.5 * target) is (target == 1e-6)
-    assert steps[0] == steps[2] == 8 > steps[1]
-
-
 def test_statistics_of_the_first_step_are_those_of_the_old_policy():
     data = decisions, _ = one_batch()
     statistics = learn(learner_with(epochs=1), data)
