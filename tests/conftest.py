@@ -31,7 +31,7 @@ SLOWEST_FILES = (
     "end_to_end/test_sumo_rl_identity.py",
     "rounds/test_rounds.py",
     "end_to_end/test_guard.py",
-    "export/test_user_builder.py",
+    "export/test_architectures.py",
     "training/phase_competition/test_shared_networks.py",
     "evaluation/test_evaluation.py",
 )
@@ -44,6 +44,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"real training output and real streets are not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path, monkeypatch) -> None:
+    """Let the test run in its own folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

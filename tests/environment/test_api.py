@@ -1,7 +1,9 @@
-"""The contracts of PettingZoo, Gymnasium and the libraries on top of them, as their own tests check them."""
+"""The contracts of PettingZoo, Gymnasium and the libraries on top of them, and the first examples of the docs."""
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -143,3 +145,24 @@ def test_missing_package_names_the_extra(module, name, extra, tmp_path):
 def test_the_client_needs_no_gymnasium(tmp_path):
     script = "import sys; sys.modules['gymnasium'] = None\nimport greenserve; print(greenserve.Client.__module__)"
     assert run_script(script, tmp_path).stdout.strip() == "serving.client.client"
+
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "environment.md").read_text(), re.M | re.S)
+
+
+def test_episode_of_the_page_runs(grid_models, tmp_path, monkeypatch):
+    for path in GRID.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    sumocfg = tmp_path / "grid.sumocfg"
+    text = sumocfg.read_text()
+    assert 'end value="3600"' in text
+    sumocfg.write_text(text.replace('end value="3600"', 'end value="300"'))
+    (tmp_path / "models").symlink_to(grid_models)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(BLOCKS[0], names)
+    assert set(names["observations"]) == {"SA101", "SA102"} and names["env"].agents == []
+    exec(BLOCKS[1], names)
+    with contextlib.closing(names["env"]) as env:
+        assert env.reset(seed=1)[0].shape == (21,)

@@ -147,7 +147,7 @@ def test_arms_with_faults_are_those_that_the_controller_runs():
 
 def test_max_pressure_without_detectors_loses(grid_city):
     faults = detector_faults.parse("missing=1")
-    simulator = ArmSimulator(EvaluationTask(grid_city, tuple(grid_city.tls), 600.0, faults=faults))
+    simulator = ArmSimulator(EvaluationTask(grid_city, tuple(grid_city.tls), 400.0, faults=faults))
     arm, blind = with_faults(parse("max-pressure"))
     assert simulator.run(blind, Demand(1)).delay_s > 1.2 * simulator.run(arm, Demand(1)).delay_s
 

@@ -147,9 +147,8 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
 
 
 @pytest.mark.slow
-def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, monkeypatch, capsys):
+def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, capsys, in_tmp_path):
     """The commands of docs/signal-engineers.md, with fewer seeds."""
-    monkeypatch.chdir(tmp_path)
     tools = Path(sumo.SUMO_HOME)
     grid = ("--grid", "--grid.number", "2", "--grid.length", "200", "--grid.attach-length", "150")
     trips = ("-n", "town.net.xml", "-r", "town.rou.xml", "--end", "600", "--period", "2", "--seed", "1")

@@ -25,6 +25,10 @@ def export(checkpoints, *flags, tl="SA101"):
     return main(["--model-path", str(checkpoints), "--tl", tl, "--models-dir", models, *map(str, flags)])
 
 
+def export_city(folder, *flags):
+    return main(["--city", str(folder / "city.toml"), *flags])
+
+
 def city_with(folder, setting="", before=""):
     """The path of a city.toml with one TL of dialect sappo. `setting`: of the TL; `before`: further tables."""
     tl = '[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'

@@ -1,4 +1,6 @@
-"""Architectures against the real thing: Keras models and TF1 graphs with random weights, their own outputs compared."""
+"""Architectures against the real thing: Keras models, TF1 graphs and a user's own with random weights."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -9,9 +11,10 @@ from export.actors import activations, architectures
 from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints, Layers
 from export.actors.steps import Dense
+from tests.export import writers
 from tests.export.batch_norm_actors import Subclassed, bn_elu_res, bn_tanh_bottleneck, legacy_h5
-from tests.export.exporting import city_with, exported, refuses, same
-from tests.export.writers import X, actions, dense, randomise, saved
+from tests.export.exporting import city_with, exported, manifest, refuses, same
+from tests.export.writers import X, actions, dense, keras3, randomise, saved
 
 MODELS = {
     "bn-elu-res": lambda: bn_elu_res(9, (8, 12, 12, 12), 3),
@@ -174,3 +177,72 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(categor
         found = architectures.find_equivalent_actor(layers, ArchitectureHints(), in_float32, 12, categorical)
         assert found is not None and found.architecture == actor.architecture
         assert [step.note for step in found.steps if step.note] == [step.note for step in actor.steps if step.note]
+
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def my_actors(tmp_path, monkeypatch):
+    (tmp_path / "my_actors.py").write_text(
+        "import keras, tensorflow as tf\n"
+        "def model(sizes):\n"
+        "    x = observation = keras.Input((sizes.inputs,))\n"
+        "    x = y = keras.layers.Dense(8, 'elu')(x)\n"
+        "    x = keras.layers.BatchNormalization()(x)\n"
+        "    x = keras.layers.Dropout(0.5)(x)\n"
+        "    x = keras.layers.Dense(8, 'relu')(x)\n"
+        "    x = keras.layers.Add()([x, y])\n"
+        "    return keras.Model(observation, keras.layers.Dense(sizes.outputs, 'tanh')(x))\n"
+        "def wider(sizes):\n"
+        "    return keras.Sequential([keras.Input((sizes.inputs,)), keras.layers.Dense(99), keras.layers.Dense(2)])\n"
+        "def on_variables(sizes):\n"
+        "    def actor(observation, variables):\n"
+        "        x = observation\n"
+        "        for layer in ('dense', 'dense_1', 'dense_2'):\n"
+        "            x = tf.tanh(x @ variables[layer + '/kernel'] + variables[layer + '/bias'])\n"
+        "        return x\n"
+        "    return actor\n"
+        "def nothing(sizes):\n"
+        "    return 3\n"
+        "def broken(sizes):\n"
+        "    raise RuntimeError('of mine')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("my_actors", None)
+
+
+BUILT = {
+    "HDF5": lambda model, at: model.save_weights(at / "SA101_trial_3.weights.h5"),
+    "checkpoint": lambda model, at: tf.train.Checkpoint(actor=model, step=tf.Variable(2)).write(str(at / "SA101-3")),
+    "npz": lambda model, at: np.savez(at / "SA101_trial_3.npz", **{w.path: w.numpy() for w in model.weights}),
+}
+
+
+@pytest.mark.parametrize("how", BUILT)
+def test_a_users_keras_model_gets_the_checkpoints_weights(how, checkpoints, my_actors):
+    model = writers.functional(keras3)
+    BUILT[how](model, checkpoints)
+    same(exported(checkpoints, "--actor", "my_actors:model"), actions(model))
+
+
+def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
+    held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"], hidden=tf.tanh)
+    same(exported(checkpoints, "--actor", "my_actors:on_variables", "--scope", "Actor_1"), held["Actor_1"])
+    recorded = manifest(checkpoints)
+    assert "Actor_1/dense/kernel" in {entry["from"] for entry in recorded["variables"]}
+    assert "another agent" in recorded["left_unread"]
+
+
+def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys):
+    BUILT["checkpoint"](writers.functional(keras3), checkpoints)
+    for builder, why in {
+        "my_actors:wider": f"--actor my_actors:wider: its model does not fit {checkpoints / 'SA101-3'}",
+        "my_actors:nothing": "returned int",
+        "my_actors:broken": "raised RuntimeError: of mine",
+        "my_actors:missing": "cannot be imported",
+        "no_such_module:x": "cannot be imported: ModuleNotFoundError",
+        "my_actors:on_variables": "variable 'dense/kernel' is not in",
+    }.items():
+        refuses(capsys, checkpoints, why, flags=("--actor", builder))

@@ -315,8 +315,7 @@ def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
         (("--model-number", "3"), "--model-number is for one fleet"),
     ],
 )
-def test_fleet_without_name_or_tls_is_refused(models, tmp_path, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(tmp_path)
+def test_fleet_without_name_or_tls_is_refused(models, capsys, flags, message, in_tmp_path):
     assert main(["fleet", "--models-dir", str(models), *flags]) == 2
     refused(capsys, message)
 

@@ -305,8 +305,7 @@ def cases(kind):
 
 
 @pytest.mark.parametrize("name", cases("refuse"))
-def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
+def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_path, capsys, name, in_tmp_path):
     assert export(copied(f"hostile/{name}"), *TANH) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in lines[0] and name in lines[0]
@@ -314,14 +313,12 @@ def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_
 
 
 @pytest.mark.parametrize("name", cases("export"))
-def test_files_with_harmless_oddities_are_exported_and_nothing_is_run(copied, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+def test_files_with_harmless_oddities_are_exported_and_nothing_is_run(copied, tmp_path, name, in_tmp_path):
     assert export(copied(f"hostile/{name}"), *(() if name.endswith(".zip") else TANH)) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "models"]
 
 
-def test_pickle_in_rllib_settings_is_not_run(copied, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_pickle_in_rllib_settings_is_not_run(copied, tmp_path, capsys, in_tmp_path):
     source = copied("rllib_ppo")
 
     class Payload:

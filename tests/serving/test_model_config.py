@@ -329,8 +329,7 @@ def test_models_are_loaded_concurrently(tmp_path):
     assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
-def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_flags_have_the_names_of_tensorflow_model_server(models, in_tmp_path):
     config = parse(
         ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
          "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",

@@ -452,8 +452,7 @@ def test_embedded_server_takes_the_same_files(write, exported, out):
         (("--out", "/proc/none"), "/proc/none"),
     ],
 )
-def test_wrong_input_gives_one_line_and_no_file(write, tmp_path, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_input_gives_one_line_and_no_file(write, tmp_path, capsys, flags, message, in_tmp_path):
     assert write(*flags) == 2
     assert_refused(capsys, message)
     assert list(tmp_path.iterdir()) == []

@@ -213,6 +213,7 @@ def test_sumo_that_fails_is_an_error(task, tmp_path, monkeypatch, depart_s, erro
     assert not list(tmp_path.glob("greenserve-*")), "no temporary file is left behind"
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
     simulation = EpisodeSimulator(task)
     jobs = [(initial_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]

@@ -153,8 +153,7 @@ def test_tls_of_a_street_decide_as_each_alone(layout):
 
 
 @pytest.mark.parametrize("start", ["x.policy", pytest.param("pretrained", marks=pytest.mark.slow)])
-def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, capsys, in_tmp_path):
     name = min(network.of_sumocfg(GRID / "grid.sumocfg").signals)
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
