@@ -92,7 +92,8 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(write, c
     assert write("--model", "SA104=1") == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
     moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until this command runs"
-    for more, expected, label, message in (first, first, moved, (), (2,), 2, "3 models\n"):
+    done = (), (2,), 2, "3 models\n"
+    for more, expected, label, message in (first, first, moved, done):
         capsys.readouterr()
         assert write(*more) == 0
         entry = models(out)["SA104"]
