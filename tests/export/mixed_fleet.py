@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from benchmarks.random_models import random_actor
 from export.__main__ import main
 from export.saved_model import actor_file, warmup, write
@@ -55,3 +57,8 @@ def remove_scores(version):
         constant.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
     (version / "assets.extra" / "policy.json").write_text("".join(to_json(contract)))
     warmup.write(version, contract, 1)
+
+
+def expected_scores(tl, observation):
+    """[n] float64 probabilities or q-values of an observation [O], evaluated in NumPy."""
+    return ACTORS[tl].evaluate(np.asarray(observation)[None], True)[0]
