@@ -300,11 +300,16 @@ def test_outputs_over_2_gib_are_refused_before_they_are_converted():
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def status_of(function):
+def status_of(function, time_left_s=None):
     """(code, details) with which a method aborts."""
-    context = Mock(time_remaining=Mock(return_value=None))
+    context = Mock(time_remaining=Mock(return_value=time_left_s))
     GrpcMethod("Predict", function, wire.PredictRequest, None, lambda model: False)(b"", context)
     return context.abort.call_args.args
+
+
+def test_a_method_does_not_run_after_the_deadline():
+    function = Mock()
+    assert status_of(function, 0.0)[0] is grpc.StatusCode.DEADLINE_EXCEEDED and not function.called
 
 
 @pytest.mark.parametrize("error", [EncodeError("Failed to serialize proto"), SystemError("Negative size")])
