@@ -32,7 +32,7 @@ SLOWEST_FILES = (
     "rounds/test_rounds.py",
     "controller/operator/page/test_server.py",
     "end_to_end/test_guard.py",
-    "export/test_user_builder.py",
+    "export/test_architectures.py",
     "training/phase_competition/test_shared_networks.py",
     "evaluation/test_evaluation.py",
 )
@@ -45,6 +45,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"real training output and real streets are not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path, monkeypatch) -> None:
+    """Let the test run in its own folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

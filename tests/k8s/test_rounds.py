@@ -18,7 +18,6 @@ FOLDER = ROOT / "k8s" / "rounds"
 
 @pytest.fixture(params=["rayjob.yaml", "evaluation.yaml"])
 def documents(request):
-    """A manifest's documents by kind."""
     return by_kind(request.param)
 
 
@@ -35,7 +34,6 @@ def templates(documents):
 
 @pytest.fixture(scope="module")
 def kuberay(shared):
-    """A validator by KubeRay's schema of a RayJob."""
     path = shared / "schemas" / "ray.io_v1_RayJob.json"
     if not path.is_file():
         pytest.skip(f"KubeRay's schema is not at {path}")
@@ -52,7 +50,6 @@ def test_manifest_is_valid_for_kuberay(documents, kuberay):
 
 
 def command_of(documents):
-    """The command of a RayJob, with the values of its environment."""
     spec = documents["RayJob"]["spec"]
     shell, flag, script = shlex.split(spec["entrypoint"])
     assert (shell, flag) == ("sh", "-c")

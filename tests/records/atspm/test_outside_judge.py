@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from city import config, network
-from controller.recording.detectors import ADVANCE
+from controller.recording.detectors import ADVANCE, PRESENCE
 from evaluation import actuated
 from records import sumo_programs
 from records.atspm import detectors, files, phase_numbers
