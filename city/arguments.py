@@ -40,7 +40,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_subcommand(
-    argv: Sequence[str] | None, prog: str, description: str, subcommands: Mapping[str, tuple[str, str]]
+    argv: Sequence[str] | None,
+    prog: str,
+    description: str,
+    subcommands: Mapping[str, tuple[str, str]],
+    version: str | None = None,
 ) -> int:
     """Run the subcommand that the first argument names; without one, only --help is valid. Return the exit code.
 
@@ -49,10 +53,13 @@ def run_subcommand(
         prog: the command in messages.
         description: the command in the help.
         subcommands: name -> (main function as `program.load` takes it, a line about it).
+        version: what --version prints; without it there is no such flag.
     """
 
     def without_subcommand(arguments: list[str], prog: str) -> int:
         parser = Parser(prog=prog, description=description)
+        if version is not None:
+            parser.add_argument("--version", action="version", version=version)
         commands = parser.add_subparsers(metavar="COMMAND", required=True)
         for name, (_, summary) in subcommands.items():
             commands.add_parser(name, help=summary, add_help=False)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from city import names, toml_table
 from city.arguments import CITY_FILE, host_and_port
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from city.ppo_settings import PpoSettings
 from city.toml_table import SimulationTime, requires
 
@@ -360,10 +360,8 @@ def _check_safety(where: str, safety: Safety) -> None:
 
 
 def _fleet_name(where: str, name: str) -> str:
-    try:
+    with errors_about(where):
         return names.canonical(name)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def _districts(path: Path, folder: Path, table: Any, all_tls: Sequence[str]) -> dict[str, District]:

@@ -37,8 +37,7 @@ def configure(argv: Sequence[str], program: str) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_flag(parser)
     try:
-        own = argv[: argv.index("--")] if "--" in argv else argv  # behind it are SUMO's
-        chosen = parser.parse_known_args(own)[0].log_format
+        chosen = parser.parse_known_args(argv)[0].log_format  # argparse reads no flags behind --, where SUMO's are
     except argparse.ArgumentError:
         chosen = TEXT
     handler = logging.StreamHandler(sys.stderr)

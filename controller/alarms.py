@@ -6,6 +6,7 @@ what is reported as single occurrences, after a time without another one.
 """
 
 import math
+import shlex
 import threading
 import time
 from collections import Counter, deque
@@ -96,6 +97,10 @@ MAX_SUBJECTS = 20
 """Subjects that an alarm names; the others are counted."""
 MAX_NAMED_ALARMS, MAX_ID_CHARS = 10, 100
 """Active alarms, and characters of an unknown id, that an error shows."""
+CAUSES = {"Unavailable": SERVER, "DeadlineExceeded": DEADLINE}
+"""By the kind of a missing answer, the alarm about all such answers."""
+SERVER_ADDRESS = "HOST:PORT"
+"""The model server's address in texts about what to do."""
 
 
 class UnknownAlarm(Exception):
@@ -106,7 +111,7 @@ class _Active(NamedTuple):
     """An alarm that has not ended, or has just ended."""
 
     alarm: pb.Alarm
-    """As a reader sees it, without what to do: see `with_instructions`."""
+    """As a reader sees it, without what to do: see `Alarms.with_instructions`."""
     subjects: dict[str, None]
     """All its TLs or signals; the alarm names MAX_SUBJECTS of them."""
 
@@ -118,25 +123,36 @@ class _Active(NamedTuple):
         return listed
 
 
-def with_instructions(alarm: pb.Alarm) -> pb.Alarm:
-    """The alarm with what to do: in one line, as the runbook has it, and where the alert rules say that it stands."""
-    alarm.remedy, alarm.instructions = KINDS[alarm.name].remedy, runbook.instructions(alarm.name)
-    alarm.runbook = f"docs/runbook.md#{alarm.name.lower()}"
-    return alarm
+def instructions(name: str, server: str = "") -> dict[str, str]:
+    """What to do about the alarms of a name: `remedy` is one line, `instructions` the runbook's section.
+
+    `server`: the model server's address; "" if it is not known.
+    """
+    texts = {"remedy": KINDS[name].remedy, "instructions": runbook.instructions(name)}
+    address = shlex.quote(server) if server else SERVER_ADDRESS
+    return {key: text.replace(SERVER_ADDRESS, address) for key, text in texts.items()}
 
 
 class Alarms:
     """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any
     thread."""
 
-    def __init__(self, tl_of_signal: Mapping[str, str], tls: int, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        tl_of_signal: Mapping[str, str],
+        tls: int,
+        server: str = "",
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         """Prepare an empty list.
 
         Args:
             tl_of_signal: of the controlled signals.
             tls: number of controlled TLs.
+            server: the model server's address; "" if it is not known.
             wall_clock: seconds since 1970.
         """
+        self.server = server
         self._tl_of_signal = tl_of_signal
         self._tls = tls
         self._wall_clock = wall_clock
@@ -150,6 +166,8 @@ class Alarms:
         """By TL, since the window's begin."""
         self._newest_override: dict[str, Override] = {}
         """By TL, since its newest decision."""
+        self._failures: dict[str, str] = {}
+        """By TL in fallback, the kind of the missing answer with which that began."""
         self._steps = self._missed_steps = 0
         self._certificates: Mapping[str, Mapping[str, float]] = {}
         """By source, the expiry by file."""
@@ -255,6 +273,13 @@ class Alarms:
             ended = [each.listed() for each in reversed(self._ended)] if with_ended else []
             return [*self._sorted(), *ended]
 
+    def with_instructions(self, alarm: pb.Alarm) -> pb.Alarm:
+        """The alarm with what to do, and where the alert rules say that it stands."""
+        texts = instructions(alarm.name, self.server)
+        alarm.remedy, alarm.instructions = texts["remedy"], texts["instructions"]
+        alarm.runbook = f"docs/runbook.md#{alarm.name.lower()}"
+        return alarm
+
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(
             "controller_alarms_active", "Active alarms, by the name of their alert", labels=("name",)
@@ -268,7 +293,19 @@ class Alarms:
     def _sorted(self) -> list[pb.Alarm]:
         """Active alarms: critical ones first, then by begin."""
         active = [each.listed() for each in self._active.values()]
+        for alarm in active:
+            alarm.consequence_of = self._cause(alarm.name)
         return sorted(active, key=lambda alarm: (alarm.severity != CRITICAL, alarm.since_s))
+
+    def _cause(self, name: str) -> str:
+        """The id of the active alarm that causes those of a name; "": none is known."""
+        if name not in (FALLBACK, MANY_FALLBACKS):
+            return ""
+        kinds = set(self._failures.values())
+        cause = CAUSES.get(kinds.pop(), "") if len(kinds) == 1 else ""
+        if cause in self._active:
+            return cause
+        return MANY_FALLBACKS if name == FALLBACK and MANY_FALLBACKS in self._active else ""
 
     def _follow_modes(self, commanded: Iterable[str], decisions: Iterable[tuple[str, str, ControlMode]]) -> None:
         before = self._active.get(FALLBACK)
@@ -280,9 +317,11 @@ class Alarms:
             if mode is ControlMode.FALLBACK:
                 if tl not in subjects:
                     subjects[tl] = None
+                    self._failures[tl] = failure.partition(":")[0]
                     began.append(f"{tl}: {failure}")
             elif subjects and mode is not ControlMode.RECOVERING:
                 subjects.pop(tl, None)
+        self._failures = {tl: kind for tl, kind in self._failures.items() if tl in subjects}
         if subjects or before:
             self._holds(FALLBACK, subjects, began[-1] if began else "", len(began))
             many = subjects if len(subjects) > MAX_FALLBACK_SHARE * self._tls else {}

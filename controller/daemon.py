@@ -4,7 +4,7 @@ import contextlib
 import gc
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,14 @@ from controller.sumo.connection import ApiConnection, CommandRejected, SumoConne
 from controller.sumo.network import check_contracts_match_city, other_programs
 from controller.sumo.traci_connection import check_decodable
 from controller.sumo.tripinfo import check_complete
+from controller.telemetry import tracing
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics, RecordMetrics
 from controller.telemetry.run_log import RunLog, figures
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.client import Client
+from serving.client.client import Metadata
 from serving.client.tls_files import ChangingTls
 from signals.change_times import change_times, describe_longer, describe_other_changes
 from signals.contract import require_controllable
@@ -70,16 +72,23 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     metrics.street_floors.set(config.city.safety.floors == "street")
     metrics.policy.info({"policy": config.policy})
     with contextlib.ExitStack() as closing:
+        traces = tracing.provider_of_environment()
+        if traces is not None:
+            closing.callback(traces.shutdown)
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
         policies: Policies = NoPolicies()
         tl_of_signal = config.city.tl_of_signal
-        alarms = Alarms({s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls}, len(config.infer_tls))
+        alarms = Alarms(
+            {s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls},
+            len(config.infer_tls),
+            "" if config.driver is not None else config.models.server,
+        )
         metrics.registry.register(alarms)
         if config.driver is not None:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
-            contracts, policies = _served(config, metrics, alarms, closing)
+            contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
         run_log = RunLog(metrics, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
@@ -95,6 +104,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             if config.record is not None:
                 recorder = _recorder(config, config.record, connection, tls, begin, metrics.registry, alarms)
                 subscribers.append(recorder)
+            if traces is not None:
+                policies = tracing.TracedPolicies(policies, traces)
+                subscribers.append(policies)
             loop = _assembled(connection, tls, policies, subscribers, begin)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
@@ -218,10 +230,17 @@ def _has_complete_tripinfo(config: ControllerConfig) -> bool:
 
 
 def _served(
-    config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
+    config: ControllerConfig,
+    metrics: ControllerMetrics,
+    alarms: Alarms,
+    metadata: Callable[[], Metadata] | None,
+    closing: contextlib.ExitStack,
 ) -> tuple[dict[str, pb.PolicyContract], ServedPolicies]:
-    """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError."""
-    client = _client(config, metrics, alarms, closing)
+    """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError.
+
+    `metadata`: as of the Client.
+    """
+    client = _client(config, metrics, alarms, metadata, closing)
     contracts = fetch_contracts(client, config.infer_tls, config.models.version, config.models.fleet)
     check_contracts_match_city(config.city, contracts)
     fleet = ServedFleet(client, config.models.fleet, contracts, config.models.version) if config.models.fleet else None
@@ -261,12 +280,16 @@ def _interface(
 
 
 def _client(
-    config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
+    config: ControllerConfig,
+    metrics: ControllerMetrics,
+    alarms: Alarms,
+    metadata: Callable[[], Metadata] | None,
+    closing: contextlib.ExitStack,
 ) -> Client:
     """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
     if config.models.tls_files is None:
-        return closing.enter_context(Client(config.models.server, retries=0))
+        return closing.enter_context(Client(config.models.server, retries=0, metadata=metadata))
     tls = ChangingTls(config.models.tls_files)
     metrics.report_certificates(tls.expiries_s)
     alarms.note_certificates("model server", tls.expiries_s())
@@ -277,7 +300,7 @@ def _client(
             log.info("the certificates have changed; reconnecting to %s", client.address)
             client.reconnect()
 
-    client = closing.enter_context(Client(config.models.server, tls=tls.newest, retries=0))
+    client = closing.enter_context(Client(config.models.server, tls=tls.newest, retries=0, metadata=metadata))
     checking = PeriodicThread("the check of certificates", CERTIFICATE_INTERVAL_S, check)
     checking.start()
     closing.callback(checking.stop)
@@ -296,6 +319,7 @@ def _control(
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
     stop.is_controlling = True
+    failure = ""
     try:
         logged_s = loop.now
         while loop.now < end_s and not stop.is_requested():
@@ -314,29 +338,34 @@ def _control(
         health.begin_stopping()
         must_release = loop.now < end_s or not is_only_client
         if must_release and not release(loop, connection, end_s if is_only_client else float("inf"), stop):
+            failure = "SUMO rejected the release of signals, which keep their last state"
             return 1
         return 0
     except SumoConnectionLost as error:
         if loop.now >= end_s:
             return 0
+        failure = f"the connection to SUMO was lost: {error}"
         log_connection_lost(loop, connection, error)
         if not connection.is_guarded:
             connection.abandon(loop.unreleased())  # SUMO may still read, even if its answer was malformed
         return 1
     except WaitAborted:
+        failure = "SUMO did not answer before a second stop request"
         abandon(loop, connection)
         return 1
     except CommandRejected as error:
+        failure = f"SUMO rejected a command: {error}"
         log.error("second %g: %s", loop.now, error)
         release_at_once(loop, connection, stop)
         return 1
-    except BaseException:
+    except BaseException as error:
+        failure = f"an error in the controller: {type(error).__name__}"
         # an error in this process must not leave a signal frozen
         release_at_once(loop, connection, stop)
         raise
     finally:
         if interface is not None:
-            interface.end()
+            interface.end(failure)
         # is_controlling stays set: signals have been touched, so SIGTERM must not report the opposite
         connection.close()
 

@@ -102,9 +102,8 @@ def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
         if moments != first:
             warnings.warn(
                 f"{contracts[0].tl} and {contracts[k].tl} decide at different moments: in the steps between, a TL's "
-                "observation "
-                'is that of its last decision and its reward 0; leave out steps with infos[tl]["decides"] = False, or '
-                "choose target TLs of one interval (docs/environment.md)",
+                "observation is that of its last decision and its reward 0; leave out steps with "
+                'infos[tl]["decides"] = False, or choose target TLs of one interval (docs/environment.md)',
                 stacklevel=CALLER,
             )
             return

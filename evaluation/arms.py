@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from city import model_folders
 from city.errors import InputError
 from export import pretrained
 
@@ -10,8 +11,6 @@ FIXED, ACTUATED, MAX_PRESSURE, GREEDY, SERVED = "fixed", "actuated", "max-pressu
 PRETRAINED, POLICY = "pretrained", "policy"
 """The policy for any junction that greenserve ships, and that of a file."""
 BASELINES = (FIXED, ACTUATED, MAX_PRESSURE, GREEDY)
-MAX_MODEL_NUMBER = 1 << 62
-"""TensorFlow Serving's versions are int64."""
 WITH_FAULTS = "+faults"
 """Suffix of the names of arms with faulty detectors."""
 
@@ -40,7 +39,7 @@ def parse(text: str) -> list[Arm]:
     arms: list[Arm] = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         kind, colon, number = name.partition(":")
-        if kind == SERVED and (not colon or (number.isascii() and number.isdigit() and int(number) < MAX_MODEL_NUMBER)):
+        if kind == SERVED and (not colon or model_folders.is_version(number)):
             arms.append(Arm(name, SERVED, int(number) if colon else None))
         elif name in BASELINES:
             arms.append(Arm(name, name))

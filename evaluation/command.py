@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import math
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -94,7 +93,7 @@ def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
     street = street_with_demand(city, tls, args.seconds)
     tls, notes = contract.require_controllable(city, tls, street, args.strict)
     for line in [*notes, *contract.program_notes(city, tls, street)]:
-        print(line, file=sys.stderr)
+        program.print_line(line)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
     return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
 

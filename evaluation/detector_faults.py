@@ -103,8 +103,7 @@ class FaultyDetectors:
         self.readings.counts[:, held], self.readings.outflow[held] = previous.counts[:, held], previous.outflow[held]
         factor = np.maximum(0.0, 1.0 + NOISE * self._rng.standard_normal(is_noisy.sum()))
         self.readings.counts[:, is_noisy] = np.round(self.readings.counts[:, is_noisy] * factor)
-        vehicles = self._vehicles(due, is_missing, is_stuck, held, is_noisy)
-        self.readings = replace(self.readings, by_vehicle=vehicles)
+        self.readings = replace(self.readings, by_vehicle=self._vehicles(due, is_missing, is_stuck, held, is_noisy))
         return result
 
     def _vehicles(

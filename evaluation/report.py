@@ -16,7 +16,7 @@ from jinja2 import Template
 from matplotlib.figure import Figure
 
 from city import whole_files
-from evaluation import level_of_service, report_figures, road_users
+from evaluation import report_figures, road_users
 from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
@@ -34,6 +34,12 @@ MEANINGS = {
     GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety "
     "rules",
 }  # fmt: skip
+SERVICE_BOUNDS_S = (("A", 10.0), ("B", 20.0), ("C", 35.0), ("D", 55.0), ("E", 80.0))
+"""Levels of service of signalised intersections: (letter, largest delay per vehicle in s); F is above all of them.
+
+Source: Highway Capacity Manual (6th edition), criteria of motorised vehicles at signalised intersections. In the manual
+a volume above the capacity is F too, whatever the delay. Here F is by delay alone.
+"""
 PATHS = ("city", "sumocfg")
 """Conditions that are files."""
 PATH_PARTS = 3
@@ -77,8 +83,8 @@ def write(
         meanings=[(arm.name, MEANINGS[arm.kind], arm.model_number, arm.has_faults) for arm in arms],
         service=[(tl, short, [by_tl.get(tl) for by_tl in delays]) for tl, short in short_names(tls).items()],
         tl_count=len(results[names[0]][0].delay_by_tl),
-        bounds=level_of_service.BOUNDS_S,
-        letter_of=level_of_service.letter,
+        bounds=SERVICE_BOUNDS_S,
+        letter_of=level_of_service,
         sections=sections,
         contents=_contents(sections, bool(pictured["pictures"]), len(classes) > 1),
         **pictured,
@@ -154,8 +160,13 @@ def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
         f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
         f"{finished:.0f} of {total:.0f}",
     )
-    letters = Counter(level_of_service.letter(delay_s) for delay_s in _service_delays(arm.name, results).values())
+    letters = Counter(level_of_service(delay_s) for delay_s in _service_delays(arm.name, results).values())
     return {"name": arm.name, "means": means, "letters": sorted(letters.items()), "difference": difference}
+
+
+def level_of_service(delay_s: float) -> str:
+    """The level of service, A to F, of a delay per vehicle in s."""
+    return next((letter for letter, bound_s in SERVICE_BOUNDS_S if delay_s <= bound_s), "F")
 
 
 def _service_delays(name: str, results: Results) -> dict[str, float]:

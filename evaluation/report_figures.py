@@ -130,14 +130,9 @@ def greens(names: Sequence[str], results: Results) -> list[tuple[str, Figure]]:
         )
         for signal in {band.signal for band in all_bands}
     }
-    peak_s = _peak_s(results[names[0]][0])
+    delays = results[names[0]][0].delay_by_departure
+    peak_s = max(delays, key=lambda begin_s: delays[begin_s]) + WINDOW_S / 2 if delays else 0.0
     return [(name, _bands(results[name][0].signals, states, peak_s)) for name in recorded]
-
-
-def _peak_s(outcome: Outcome) -> float:
-    """The middle of the departures with the largest mean delay."""
-    delays = outcome.delay_by_departure
-    return max(delays, key=lambda begin_s: delays[begin_s]) + WINDOW_S / 2 if delays else 0.0
 
 
 def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]], peak_s: float) -> Figure:

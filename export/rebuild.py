@@ -3,10 +3,11 @@
 A graph takes precedence over weights alone: it has activations and wiring, and the
 trainer's own actions can be compared. If an architecture gives the same actions as
 the graph, its steps are exported (a fleet stacks them); else the graph's own
-operations are. A graph of a file is run in a helper process (`tensorflow_process`).
+operations are. A graph of a file or of a user's function is run in a helper process (`tensorflow_process`).
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class RebuiltActor:
     action_kind: str | None = None
     """`categorical` or `continuous`, if the checkpoint defines it."""
     runs_in_helper: bool = False
-    """True if the actor is the checkpoint's own graph, which only the helper process may run."""
+    """True if the actor is a graph of the checkpoint or of a user's function, which only the helper process may run."""
 
 
 def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
@@ -67,7 +68,7 @@ def _rebuild(source: Source, path: Path, request: ActorRequest) -> RebuiltActor:
             if spec is None:
                 raise InputError(f"{note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
     if has_builder:
-        return _from_builder(path, request, source)
+        return tensorflow_process.run(_from_builder, path, request, source, tuple(sys.path))
     stored = source.actor(path, request)
     return RebuiltActor(stored.actor, None, stored.scope, note or stored.note, stored.action_kind)
 
@@ -150,8 +151,12 @@ def _from_graph(trained: TrainedActor, layers: Layers | None, request: ActorRequ
     return RebuiltActor(extract_actor(trained), recorded, scope, runs_in_helper=True)
 
 
-def _from_builder(path: Path, request: ActorRequest, source: Source) -> RebuiltActor:
-    """Build the actor with a user's function (`--actor MODULE:FUNCTION`). Raises InputError."""
+def _from_builder(path: Path, request: ActorRequest, source: Source, search_path: Sequence[str]) -> RebuiltActor:
+    """Build the actor with a user's function (`--actor MODULE:FUNCTION`); called in the helper process.
+
+    `search_path`: of the exporter's modules, in which the user's is too. Raises InputError.
+    """
+    sys.path.extend(folder for folder in search_path if folder not in sys.path)
     checkpoint = source.open(path)
     scope = request.scope_in(checkpoint) if source.has_scopes else ""
     sizes = Sizes(request.inputs, request.hints.hidden_sizes, request.outputs)
@@ -162,4 +167,5 @@ def _from_builder(path: Path, request: ActorRequest, source: Source) -> RebuiltA
             sizes = Sizes(sizes.inputs or int(first), sizes.hidden, sizes.outputs or int(last))
     with errors_about(f"--actor {request.hints.architecture}"):
         trained = user_builder.UserActor(path, checkpoint, scope, sizes, request).build()
-    return RebuiltActor(extract_actor(trained), trained.reference_model.recorded(request.observations), scope)
+    recorded = trained.reference_model.recorded(request.observations)
+    return RebuiltActor(extract_actor(trained), recorded, scope, runs_in_helper=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from city import program
-from city.arguments import Parser
+from city.arguments import run_subcommand
 from city.version import VERSION
 
 COMMANDS = {
@@ -40,23 +40,8 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    entries = {name: entry for name, (entry, _) in COMMANDS.items()}
-    return program.run_subcommand(argv, "greenserve", entries, _no_command)
-
-
-def _no_command(argv: list[str], prog: str) -> int:
-    """Handle --help and --version; any other arguments are an error."""
-
-    def run() -> int:
-        parser = Parser(prog=prog, description="Export, serve and run trained traffic-signal policies.")
-        parser.add_argument("--version", action="version", version=f"greenserve {VERSION}")
-        commands = parser.add_subparsers(metavar="COMMAND", required=True)
-        for name, (_, summary) in COMMANDS.items():
-            commands.add_parser(name, help=summary, add_help=False)
-        parser.parse_args(argv)
-        return 0
-
-    return program.run(run)
+    about = "Export, serve and run trained traffic-signal policies."
+    return run_subcommand(argv, "greenserve", about, COMMANDS, f"greenserve {VERSION}")
 
 
 def city(argv: list[str], prog: str) -> int:
@@ -91,11 +76,8 @@ def _advice(path: Path) -> list[str]:
 
 def train(argv: list[str], prog: str) -> int:
     """`greenserve train`; `greenserve train rounds` is the old name of `greenserve rounds`, until release 0.4."""
-    return program.run_subcommand(argv, prog, {"rounds": "rounds.__main__"}, _train)
-
-
-def _train(argv: list[str], prog: str) -> int:
-    return program.load("training.__main__")(argv, prog)
+    old_names = {"rounds": "rounds.__main__"}
+    return program.run_subcommand(argv, prog, old_names, lambda own, name: program.load("training.__main__")(own, name))
 
 
 if __name__ == "__main__":

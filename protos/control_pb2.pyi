@@ -219,7 +219,7 @@ class Alarms(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ...) -> None: ...
 
 class Alarm(_message.Message):
-    __slots__ = ("id", "name", "severity", "since_s", "since_unix_s", "last_s", "count", "subjects", "subject_count", "text", "runbook", "is_active", "ended_s", "acknowledged_by", "acknowledged_s", "remedy", "instructions")
+    __slots__ = ("id", "name", "severity", "since_s", "since_unix_s", "last_s", "count", "subjects", "subject_count", "text", "runbook", "is_active", "ended_s", "acknowledged_by", "acknowledged_s", "remedy", "instructions", "consequence_of")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEVERITY_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class Alarm(_message.Message):
     ACKNOWLEDGED_S_FIELD_NUMBER: _ClassVar[int]
     REMEDY_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    CONSEQUENCE_OF_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     severity: str
@@ -254,7 +255,8 @@ class Alarm(_message.Message):
     acknowledged_s: float
     remedy: str
     instructions: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., severity: _Optional[str] = ..., since_s: _Optional[float] = ..., since_unix_s: _Optional[float] = ..., last_s: _Optional[float] = ..., count: _Optional[int] = ..., subjects: _Optional[_Iterable[str]] = ..., subject_count: _Optional[int] = ..., text: _Optional[str] = ..., runbook: _Optional[str] = ..., is_active: _Optional[bool] = ..., ended_s: _Optional[float] = ..., acknowledged_by: _Optional[str] = ..., acknowledged_s: _Optional[float] = ..., remedy: _Optional[str] = ..., instructions: _Optional[str] = ...) -> None: ...
+    consequence_of: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., severity: _Optional[str] = ..., since_s: _Optional[float] = ..., since_unix_s: _Optional[float] = ..., last_s: _Optional[float] = ..., count: _Optional[int] = ..., subjects: _Optional[_Iterable[str]] = ..., subject_count: _Optional[int] = ..., text: _Optional[str] = ..., runbook: _Optional[str] = ..., is_active: _Optional[bool] = ..., ended_s: _Optional[float] = ..., acknowledged_by: _Optional[str] = ..., acknowledged_s: _Optional[float] = ..., remedy: _Optional[str] = ..., instructions: _Optional[str] = ..., consequence_of: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeAlarmRequest(_message.Message):
     __slots__ = ("id", "author")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from city import config as city_config
-from city import names, program, text_table, whole_files
+from city import logs, names, program, text_table, whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller import model_settings
@@ -66,6 +66,7 @@ def parser(prog: str) -> Parser:
         "no page)",
     )
     tls_files.add_flags(parser)
+    logs.add_flag(parser)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file"
     )
@@ -75,7 +76,13 @@ def parser(prog: str) -> Parser:
 def main(argv: list[str] | None = None, prog: str = "python -m records.replay_command") -> int:
     """Replay a record, or play it. Exit code: 0 if it is the same, or was played; 3 if it differs; 2 if the input is
     wrong."""
-    return program.run(lambda: _replay(_parse(sys.argv[1:] if argv is None else argv, prog)))
+
+    def replay() -> int:
+        arguments = sys.argv[1:] if argv is None else argv
+        logs.configure(arguments, "replay")
+        return _replay(_parse(arguments, prog))
+
+    return program.run(replay)
 
 
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:

@@ -34,7 +34,7 @@ def _run(args: argparse.Namespace) -> int:
     street = street_with_demand(city, list(city.tls), args.seconds)
     tls, notes = contract.require_controllable(city, list(city.tls), street, args.strict)
     for line in notes:
-        print(line, file=sys.stderr)
+        print_line(line)
     flags.check_applicable(args, city, tls, street)
     groups = tuple(fit for group in groups if (fit := tuple(tl for tl in group if tl in tls)))
     # imported after the flags are checked: TensorFlow takes seconds

@@ -12,12 +12,9 @@ SUBCOMMANDS = {
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
-    return program.run_subcommand(argv, prog, SUBCOMMANDS, _serve)
-
-
-def _serve(argv: list[str], prog: str) -> int:
     # not imported above: the subcommands need fewer packages than the server
-    return program.load("serving.embedded.__main__")(argv, prog)
+    server = "serving.embedded.__main__"
+    return program.run_subcommand(argv, prog, SUBCOMMANDS, lambda own, name: program.load(server)(own, name))
 
 
 if __name__ == "__main__":

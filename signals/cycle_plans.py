@@ -182,9 +182,11 @@ class PlanSequencer:
                 return float(second + ahead)
         return math.inf
 
+    def note_asked(self, now: float) -> None:
+        self.state.due_s = self.next_decision_s(now)
+
     def next_decision_s(self, now: float) -> float:
-        self.state.due_s = (math.floor(now / self._period_s) + 1) * self._period_s
-        return self.state.due_s
+        return (math.floor(now / self._period_s) + 1) * self._period_s
 
     def decides_at(self, now: float) -> bool:
         # in hold the policy is queried before that too, and SUMO's step may end after the exact multiple

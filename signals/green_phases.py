@@ -99,6 +99,9 @@ class GreenPhaseSequencer:
         changes = (state.yellow_end_s, state.green_from_s) if state.yellow is not None else ()
         return next((moment for moment in changes if moment > now), math.inf)
 
+    def note_asked(self, now: float) -> None:
+        """Do nothing: every answer may be a decision."""
+
     def next_decision_s(self, now: float) -> float:
         return next_multiple_s(now, self.state.begin_s, self._delta_time_s)
 

@@ -177,7 +177,8 @@ class Intersection:
             answer: the answer, or an exception if there is none.
             now: simulated second.
             shown: states that SUMO shows, by signal; needed while the fallback plan runs.
-            readings: readings of second `now`; needed if max-pressure is the fallback, or for a driver.
+            readings: readings of second `now`; needed by observers that count from the last decision, by max-pressure
+                as the fallback, and by a driver.
 
         Returns:
             Why the answer is not a valid action, or "". In fallback a valid action is not followed. A driver
@@ -210,7 +211,9 @@ class Intersection:
             except (IndexError, ValueError) as error:
                 # inconsistent contracts are refused at the start; if one is not, the run continues
                 failure = f"the action cannot be applied: {error}"
-            self.observer.decided()
+            if readings is not None:
+                self.observer.decided(readings)
+        self._policy_sequencer.note_asked(now)
         self.state.next_decision_s = round_to_ms(self._policy_sequencer.next_decision_s(now))
         if self.mode is ControlMode.HOLD:
             # plan-based policies decide minutes apart: hold must end before that
@@ -257,18 +260,18 @@ class Intersection:
                 self._max_pressure.enter(now, [safety.shown for safety in self.safeties])
             self._max_pressure.decide(now, readings)
             self.state.next_decision_s = min(self.state.next_decision_s, self._max_pressure.state.next_decision_s)
-        elif not self.state.is_on_fallback_plan and not self._must_finish_service(now):
-            self.state.is_on_fallback_plan = True
+        elif not self.state.is_on_fallback_plan:
+            if self.state.enter_plan_by_s is None:
+                self.state.enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
+            self.state.is_on_fallback_plan = not self._must_finish_service(now, self.state.enter_plan_by_s)
 
-    def _must_finish_service(self, now: float) -> bool:
+    def _must_finish_service(self, now: float, enter_plan_by_s: float) -> bool:
         """True if the plan must wait for a green that serves a link beyond max red.
 
         A TL that alternates between modes would restart that service each time and never
         reach the green. The plan waits for one such green at most: other links may wait too.
         """
-        if self.state.enter_plan_by_s is None:
-            self.state.enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
-        return now < self.state.enter_plan_by_s and any(safety.is_serving for safety in self.safeties)
+        return now < enter_plan_by_s and any(safety.is_serving for safety in self.safeties)
 
     def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from the fallback, if it was in control."""

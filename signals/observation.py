@@ -108,8 +108,8 @@ class Observer(Protocol):
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
         """float32 [size]."""
 
-    def decided(self) -> None:
-        """Record that the last observation led to a decision: volumes count from it."""
+    def decided(self, readings: Readings) -> None:
+        """Record that the observation of these readings led to a decision: volumes count from it."""
 
 
 class ObserverGroup(Protocol):

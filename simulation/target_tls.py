@@ -113,7 +113,6 @@ class TargetTls:
         demand: SimulatedDemand,
         tripinfo: Path | None,
         rewards: bool = True,
-        options: Sequence[str] = (),
         folder: Path | None = None,
         transport: str = TRACI,
     ) -> Iterator["TargetSimulation"]:
@@ -121,7 +120,7 @@ class TargetTls:
 
         Args:
             demand: the episode's demand.
-            tripinfo, options, folder, transport: see `simulated`.
+            tripinfo, folder, transport: see `simulated`.
             rewards: whether rewards are measured.
 
         Raises InputError, SimulationFailed.
@@ -132,7 +131,7 @@ class TargetTls:
             if self.served:
                 client = stack.enter_context(Client(task.server, retries=2))
                 policies = ServedPolicies(client, self.served, task.infer_model_number, SERVED_DEADLINE_S)
-            connection = stack.enter_context(simulated(city, demand, tripinfo, options, folder, transport))
+            connection = stack.enter_context(simulated(city, demand, tripinfo, folder=folder, transport=transport))
             control = Control([*self.contracts, *self.served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
             measured = Rewards(self._rewarded, connection, simulation.now) if rewards else None

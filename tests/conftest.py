@@ -30,8 +30,9 @@ SLOWEST_FILES = (
     "end_to_end/test_operator.py",
     "end_to_end/test_sumo_rl_identity.py",
     "rounds/test_rounds.py",
+    "controller/operator/page/test_server.py",
     "end_to_end/test_guard.py",
-    "export/test_user_builder.py",
+    "export/test_architectures.py",
     "training/phase_competition/test_shared_networks.py",
     "evaluation/test_evaluation.py",
 )
@@ -44,6 +45,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"real training output and real streets are not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path, monkeypatch) -> None:
+    """Let the test run in its own folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -160,13 +167,18 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def _grid(grid_models, tmp_path_factory):
+def _grid_socket(tmp_path_factory):
+    return tmp_path_factory.mktemp("unix") / "grpc"
+
+
+@pytest.fixture(scope="session")
+def _grid(grid_models, _grid_socket):
     """An embedded server of the sample city's models: port, Unix socket and REST."""
     from serving.embedded.config import METRICS_PATH, RestConfig, ServerConfig
     from serving.embedded.server import Server
 
-    path = tmp_path_factory.mktemp("unix") / "grpc"
-    server = Server(ServerConfig(grid_models, port=0, rest=RestConfig(0, metrics_path=METRICS_PATH), socket_path=path))
+    rest = RestConfig(0, metrics_path=METRICS_PATH)
+    server = Server(ServerConfig(grid_models, port=0, rest=rest, socket_path=_grid_socket))
     server.start()
     yield server
     server.stop()
@@ -179,9 +191,9 @@ def grid_server(_grid):
 
 
 @pytest.fixture(scope="session")
-def grid_unix(_grid):
+def grid_unix(_grid, _grid_socket):
     """unix:PATH of the same server."""
-    return f"unix:{_grid.socket_path}"
+    return f"unix:{_grid_socket}"
 
 
 @pytest.fixture(scope="session")

@@ -127,6 +127,8 @@ class CommandQueue:
                 log.info("%s: the time of the mode %s that %s set is over", tl, mode.mode, mode.author)
                 continue
             self._state.follow(loop.set_mode(tl, mode.mode, mode.author), now)
+            value = f"{_value(mode.mode, mode.until_s)}, before this start"
+            self._state.note(mode.at_s, "set-mode", tl, value, mode.author)
             modes[tl] = mode
             until = "" if mode.until_s == math.inf else f", until second {mode.until_s:g}"
             log.warning("%s begins in mode %s, which %s set before this start%s", tl, mode.mode, mode.author, until)
@@ -229,7 +231,7 @@ class CommandQueue:
     def _set_modes(self, loop: DecisionLoop, authors: Mapping[str, str], mode: OperatorMode, until_s: float) -> None:
         """Set TLs to a mode. `authors`: by TL, who sets it."""
         modes = dict(self.modes)
-        value = mode.value if until_s == math.inf else f"{mode.value} until second {until_s:g}"
+        value = _value(mode, until_s)
         try:
             for tl, author in authors.items():
                 wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s)
@@ -266,3 +268,8 @@ class CommandQueue:
 
     def _to_save(self) -> Saved:
         return Saved({**self._uncontrolled.modes, **self.modes}, {**self._uncontrolled.pins, **self.pinned})
+
+
+def _value(mode: OperatorMode, until_s: float) -> str:
+    """A mode, and until when it is set, as command lists show it."""
+    return mode.value if until_s == math.inf else f"{mode.value} until second {until_s:g}"

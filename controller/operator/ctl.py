@@ -351,6 +351,7 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
         began = f"{time.strftime('%H:%M:%S', time.localtime(alarm.since_unix_s))} (second {alarm.since_s:g}{ended})"
         more = alarm.subject_count - len(alarm.subjects)
         subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
+        cause = alarm.consequence_of and f"a consequence of {alarm.consequence_of}"
         rows.append(
             (
                 alarm.id,
@@ -358,7 +359,7 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
                 began,
                 str(alarm.count),
                 alarm.acknowledged_by or "-",
-                "; ".join(filter(None, (subjects, alarm.text, alarm.remedy))),
+                "; ".join(filter(None, (subjects, alarm.text, cause, alarm.remedy))),
             )
         )
     return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)

@@ -131,8 +131,9 @@ class OperatorInterface:
             loop.renew_readings()
         return min(end_s, self.pace.step_end_s(loop.now), self.queue.next_s)
 
-    def end(self) -> None:
-        """Refuse commands from now on: the signals are released."""
+    def end(self, failure: str = "") -> None:
+        """Refuse commands from now on: the signals are released. `failure`: the error that ends the run."""
+        self.state.failure = self.state.failure or failure
         self.queue.close("the controller hands its signals back and ends")
 
     def close(self) -> None:

@@ -77,6 +77,8 @@ class RunState:
         self.newest_decided = self.newest
         """The newest step with decisions. Both are replaced, never changed."""
         self.second = 0.0
+        self.failure = ""
+        """The error that has ended the run; "" for a run that goes on, or has ended as it should."""
         self.decisions = self.missing = 0
         """Counts of the run so far; decisions without those that were missing."""
         self.durations: deque[tuple[float, int, StepTimes]] = deque(maxlen=MAX_TIMES)

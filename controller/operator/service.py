@@ -14,7 +14,7 @@ from city import names
 from city.config import MAX_SPEED
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
-from controller.alarms import Alarms, with_instructions
+from controller.alarms import Alarms
 from controller.operator.command_queue import CommandQueue, author_of
 from controller.operator.control_messages import decision_message
 from controller.operator.errors import OperatorError, Status
@@ -29,7 +29,7 @@ APPLY_TIMEOUT_S = 10.0
 WATCHED_COMMANDS = 10
 """Newest commands in a message to watchers."""
 MAX_NAMED_TLS = 10
-"""TLs named in an error."""
+"""TLs named in an error, and of one setting."""
 MAX_SHOWN_CHARS = 100
 """Limit for an invalid value in an error."""
 MAX_FOR_S = 1e9
@@ -115,6 +115,27 @@ class OperatorService:
                 state.pinned_version, state.pinned_by = pin.version, pin.author
         return states
 
+    def settings(self) -> list[dict[str, Any]]:
+        """What operators have set and not taken back, the newest first; TLs of one command are together."""
+        together: dict[tuple[str, str, float | None, float], list[str]] = {}
+        for tl, mode in self._queue.modes.items():
+            until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
+            together.setdefault((mode.mode.value, mode.author, mode.at_s, until_s), []).append(tl)
+        for tl, pin in self._queue.pinned.items():
+            together.setdefault((f"version {pin.version}", pin.author, None, 0.0), []).append(tl)
+        settings = [
+            {
+                "value": value,
+                "author": author,
+                "at_s": at_s,
+                "until_s": until_s,
+                "tls": tls[:MAX_NAMED_TLS],
+                "count": len(tls),
+            }
+            for (value, author, at_s, until_s), tls in together.items()
+        ]
+        return sorted(settings, key=lambda each: -(each["at_s"] or 0.0))
+
     def newest_decisions(self, sequence: int) -> pb.Decisions:
         """The newest step with decisions. `sequence`: counts steps and commands."""
         newest = self.state.newest_decided.event
@@ -180,7 +201,7 @@ class OperatorService:
         return self._list_alarms()
 
     def _list_alarms(self, with_ended: bool = False) -> pb.Alarms:
-        return pb.Alarms(run=self.run(), alarms=map(with_instructions, self.alarms.current(with_ended)))
+        return pb.Alarms(run=self.run(), alarms=map(self.alarms.with_instructions, self.alarms.current(with_ended)))
 
     def _applied(self, author: str, timeout_s: float, command: Callable[..., None], *arguments: Any) -> pb.Run:
         self._queue.submit(partial(command, *arguments, author), timeout_s)

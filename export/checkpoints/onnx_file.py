@@ -192,6 +192,9 @@ class _Chain:
         operation, inputs, last = node.operation, node.inputs, steps[-1] if steps else None
         if operation in UNCHANGED:
             return
+        if node.attributes.get("approximate", b"none") != b"none":
+            # closer to gelu than the probes of large values show
+            raise self._refused(node, "approximates gelu by tanh, and only its exact form can be exported")
         if operation in ACTIVATIONS:
             steps.append(Activation(ACTIVATIONS[operation]))
         elif operation == LEAKY_RELU:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from city.lanes import is_internal
+from city.movements import points
 from city.sumo_files import elements
 
 LEFT, RIGHT = "lLt", "rR"
@@ -62,9 +63,7 @@ def read(net_file: Path) -> dict[str, Movements]:
     for depth, element in elements(net_file):
         attributes = element.attrib
         if element.tag == "lane" and not is_internal(attributes["id"]):
-            # the last part of the lane
-            ends = (point.split(",")[:2] for point in attributes["shape"].split()[-2:])
-            (x0, y0), (x1, y1) = ((float(x), float(y)) for x, y in ends)
+            (x0, y0), (x1, y1) = points(attributes["shape"])[-2:]  # the last part of the lane
             headings[attributes["id"]] = math.atan2(y1 - y0, x1 - x0)
         elif element.tag == "connection" and "tl" in attributes:
             movements = signals.setdefault(attributes["tl"], Movements())

@@ -15,12 +15,12 @@ Edie, "Discussion of traffic stream measurements and definitions", 1963.
 
 import math
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from city.config import City
 from city.errors import InputError
@@ -88,7 +88,7 @@ class Selection:
     to_s: float = math.inf
     """End of the time, in simulated seconds."""
     vehicles_s: float = 0.0
-    """Time from the begin of which single vehicles are kept."""
+    """Length of the time of which single vehicles are kept: that with the most of them."""
     city: City | None = None
     """The city whose phase numbers count; None: those with which the run was recorded."""
     zero: datetime | None = None
@@ -184,6 +184,17 @@ def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
         raise InputError(f"{error}, in a city.toml that --city names") from None
 
 
+class _VehicleStep(NamedTuple):
+    """The single vehicles that were read at one moment."""
+
+    at_s: float
+    of_signal: dict[str, list[VehicleReading]]
+
+    @property
+    def vehicle_count(self) -> int:
+        return sum(map(len, self.of_signal.values()))
+
+
 class StepCollector:
     """Collects the steps of a run, of a file or of one that is simulated now."""
 
@@ -203,6 +214,12 @@ class StepCollector:
         self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
         self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
         self._has_readings = spool is None
+        self._vehicles: deque[_VehicleStep] = deque()
+        """Single vehicles of the newest `vehicles_s`."""
+        self._vehicle_count = 0
+        self._busiest: tuple[_VehicleStep, ...] = ()
+        """Those of the time with the most of them."""
+        self._busiest_count = 0
         self._rows: dict[tuple[str, ...], list[int]] = {}
         self.begin_s = self.end_s = selection.from_s
         self._shown_s: float | None = None
@@ -279,7 +296,7 @@ class StepCollector:
             self.period(zero, signals),
             dict(self._phases),
             {name: programs_of(run, name) for name in self.signals},
-            {name: signal.readings for name, signal in self.signals.items()},
+            {name: self._readings(signal) for name, signal in self.signals.items()},
             {name: f"{signal.tl}, signal {name}" for name, signal in self.signals.items()},
             detectors,
             tuple(notes),
@@ -337,13 +354,30 @@ class StepCollector:
             halting[row] += speed_mps < 0.1
         # numbers that SUMO counted take precedence
         halting |= dict(zip(self._rows[due], readings.halting, strict=False))
+        vehicles: dict[str, list[VehicleReading]] = {}
         for tl in due:
             for k, signal in enumerate(self._of_tl.get(tl, ())):
                 self._add_lanes(signal, step, halting, driven_mps)
-                # once, if the TL has several signals
-                if k == 0 and step.at_s < self.begin_s + self._selection.vehicles_s:
-                    signal.readings.vehicles.extend(self._vehicles_of(signal, step))
-                    signal.readings.vehicle_times_s.append(step.at_s)
+                if k == 0 and self._selection.vehicles_s > 0:  # once, if the TL has several signals
+                    vehicles[signal.id] = list(self._vehicles_of(signal, step))
+        if vehicles:
+            self._add_vehicles(_VehicleStep(step.at_s, vehicles))
+
+    def _add_vehicles(self, read: _VehicleStep) -> None:
+        """Add single vehicles, and keep those of the `vehicles_s` in which most were read."""
+        self._vehicles.append(read)
+        self._vehicle_count += read.vehicle_count
+        while self._vehicles[0].at_s <= read.at_s - self._selection.vehicles_s:
+            self._vehicle_count -= self._vehicles.popleft().vehicle_count
+        if self._vehicle_count > self._busiest_count or not self._busiest:
+            self._busiest, self._busiest_count = tuple(self._vehicles), self._vehicle_count
+
+    def _readings(self, signal: _Signal) -> SignalReadings:
+        """A signal's readings, with its single vehicles."""
+        own = [(step.at_s, step.of_signal[signal.id]) for step in self._busiest if signal.id in step.of_signal]
+        return SignalReadings(
+            signal.readings.lanes, [each for _, vehicles in own for each in vehicles], [at_s for at_s, _ in own]
+        )
 
     def _add_lanes(
         self, signal: _Signal, step: record.Step, halting: Mapping[int, int], driven_mps: Mapping[int, float]

@@ -33,6 +33,6 @@ class SignalReadings:
     lanes: dict[int, list[LaneReading]] = field(default_factory=dict)
     """By phase."""
     vehicles: list[VehicleReading] = field(default_factory=list)
-    """In order of time."""
+    """In order of time, of the part of the record with the most of them."""
     vehicle_times_s: list[float] = field(default_factory=list)
     """When vehicles were read, also if there was none."""

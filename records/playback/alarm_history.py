@@ -88,5 +88,6 @@ def _key(alarm: pb.Alarm) -> tuple[str, float]:
 
 def _differs(before: pb.Alarm, alarm: pb.Alarm, is_later: bool) -> bool:
     """True if an alarm has changed by more than its count, or by that if some time has gone by."""
-    same = (before.text, before.subjects, before.acknowledged_by) == (alarm.text, alarm.subjects, alarm.acknowledged_by)
+    kept = ("text", "subjects", "acknowledged_by", "consequence_of")
+    same = all(getattr(before, name) == getattr(alarm, name) for name in kept)
     return not same or (is_later and before.count != alarm.count)

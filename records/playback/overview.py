@@ -195,7 +195,8 @@ class Overview:
         self._commands.append(
             control_pb2.Command(number=number, at_s=at_s, action=action, target=target, value=value, author=author)
         )
-        what = f"{target} set to {value}" if action == "set-mode" else " ".join(filter(None, (action, target, value)))
+        texts = {"set-mode": f"{target} set to {value}", "step": f"step to second {value}"}
+        what = texts.get(action) or " ".join(filter(None, (action, target, value)))
         self._mark(Mark(at_s, "command", f"{what}, by {author}"))
 
     def _mark(self, mark: Mark) -> None:

@@ -34,6 +34,7 @@ from serving.errors import BadRequest, InvalidResponse, ServingError, from_statu
 from serving.tensors import TensorError, to_proto
 
 _Message = TypeVar("_Message", bound=Message)
+Metadata = Sequence[tuple[str, str]]
 CONNECT_TIMEOUT_S = 5.0
 """Wall time within which a new connection must be made."""
 
@@ -42,7 +43,12 @@ class Client:
     """One channel to a model server, or to several that serve the same models. Thread-safe."""
 
     def __init__(
-        self, address: str, max_in_flight: int = 8, tls: Tls | Callable[[], Tls] | None = None, retries: int = 2
+        self,
+        address: str,
+        max_in_flight: int = 8,
+        tls: Tls | Callable[[], Tls] | None = None,
+        retries: int = 2,
+        metadata: Callable[[], Metadata] | None = None,
     ) -> None:
         """Open a channel; the first call connects.
 
@@ -54,6 +60,7 @@ class Client:
             tls: certificates, or a function that returns those for a new connection; None: plain text.
             retries: retries, within the deadline, of a call that no server has processed (UNAVAILABLE,
                 RESOURCE_EXHAUSTED). All methods are idempotent, so that is safe.
+            metadata: called before each Predict, for the metadata to send with it, such as a traceparent; None: none.
 
         Raises:
             ValueError: the address is invalid.
@@ -61,6 +68,7 @@ class Client:
         self.address = address
         self._max_in_flight = max_in_flight
         self._tls, self._retries = tls, retries
+        self._new_metadata = metadata
         self._connect_lock = threading.Lock()
         """Held while channels are replaced or closed: several threads may call `reconnect`."""
         self._is_closed = False
@@ -156,10 +164,12 @@ class Client:
         results: dict[str, Prediction | ServingError] = {}
         done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         pending = iter(requests)
+        metadata = self._new_metadata() if self._new_metadata else None
 
         def send(count: int) -> None:
             for model in islice(pending, count):
-                call = self._predict.future(requests[model], timeout=max(deadline_s - time.monotonic(), 0.0))
+                timeout_s = max(deadline_s - time.monotonic(), 0.0)
+                call = self._predict.future(requests[model], timeout=timeout_s, metadata=metadata)
                 call.add_done_callback(lambda call, model=model: done.put((model, call)))
 
         send(self._max_in_flight)
@@ -319,7 +329,8 @@ class Client:
                 self._previous_channel.close()
 
     def _call_predict(self, request: pb.PredictRequest, timeout_s: float) -> Outputs:
-        response = _response(lambda: self._predict(request, timeout=timeout_s), pb.PredictResponse)
+        metadata = self._new_metadata() if self._new_metadata else None
+        response = _response(lambda: self._predict(request, timeout=timeout_s, metadata=metadata), pb.PredictResponse)
         return messages.parse_prediction(response).outputs
 
 

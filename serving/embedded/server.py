@@ -18,6 +18,7 @@ import grpc
 from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from city import names
 from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
@@ -99,11 +100,6 @@ class Server:
         """Port of the REST API; 0 without one."""
         return self._rest.port if self._rest else 0
 
-    @property
-    def socket_path(self) -> Path | None:
-        """Unix socket beside the port, if there is one."""
-        return self._config.socket_path
-
     def _load(self, path: Path) -> Session:
         session = Session(path, self._config.allow_any_operation)
         if self._config.warm_up:
@@ -175,12 +171,11 @@ class Server:
         configs = self._configs.values()
         missing = [f"{config.name} ({config.base_path})" for config in configs if not config.base_path.is_dir()]
         if missing:
-            more = f" and {len(missing) - MAX_NAMED_MODELS} more" if len(missing) > MAX_NAMED_MODELS else ""
             log.warning(
-                "%s: the folders of %d of %d models are missing: %s%s; export the models, or correct base_path "
+                "%s: the folders of %d of %d models are missing: %s; export the models, or correct base_path "
                 "(greenserve serve config writes it for a container: outside of one, pass --mounted-at "
                 "FOLDER_OF_THE_MODELS)",
-                source, len(missing), len(configs), ", ".join(missing[:MAX_NAMED_MODELS]), more,
+                source, len(missing), len(configs), names.listed(missing, MAX_NAMED_MODELS),
             )  # fmt: skip
         elif not count and self.manager.versions_by_state()["END"]:
             log.warning("%s: no model could be loaded; the lines load_failed give the reasons", source)

@@ -49,6 +49,9 @@ class PhaseSequencer(Protocol):
     def next_change_s(self, now: float) -> float:
         """When the requested states next change without a decision, in s; inf if they do not."""
 
+    def note_asked(self, now: float) -> None:
+        """Record that the policy was asked at `now`, with or without an answer: its next decision is a later one."""
+
     def next_decision_s(self, now: float) -> float:
         """The first decision moment after `now`."""
 

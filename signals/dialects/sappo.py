@@ -210,14 +210,12 @@ class SappoObserver:
         self._length_m = length_m[rows]
         self._phase_scale = max(max(phase_counts) - 1, 1)
         self.state = ObserverState()
-        self._outflow_now: Floats = np.zeros(0)
         self.size = len(_BLOCKS[state]) * len(rows) + len(phase_counts)
 
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
         density = readings.vehicles[self._rows] / self._length_m
         outflow = readings.outflow[self._rows]
         volume = outflow - (self.state.outflow_before or outflow)
-        self._outflow_now = outflow
         blocks = {
             "d": (density,),
             "v": (volume,),
@@ -228,8 +226,8 @@ class SappoObserver:
         phase = np.array(phase_state.phases, np.float64) / self._phase_scale
         return np.concatenate([*(block / block.max() for block in raised), phase]).astype(np.float32)
 
-    def decided(self) -> None:
-        self.state.outflow_before = tuple(self._outflow_now.tolist())
+    def decided(self, readings: Readings) -> None:
+        self.state.outflow_before = tuple(readings.outflow[self._rows].tolist())
 
 
 @dataclass
@@ -288,6 +286,9 @@ class KeepChangeSequencer:
 
     def next_change_s(self, now: float) -> float:
         return min((t for t in self.state.green_from_s if t > now), default=math.inf)
+
+    def note_asked(self, now: float) -> None:
+        """Do nothing: every answer is a decision."""
 
     def next_decision_s(self, now: float) -> float:
         return next_multiple_s(now, self.state.begin_s, self._interval_s)

@@ -176,7 +176,7 @@ class StreetObserver:
             self._group = StreetObservers([self])
         return self._group.observe(readings, shares, [phase_state])[0]
 
-    def decided(self) -> None:
+    def decided(self, readings: Readings) -> None:
         """Do nothing: no feature counts from the last decision."""
 
     @staticmethod

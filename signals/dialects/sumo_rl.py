@@ -151,7 +151,7 @@ class SumoRlObserver:
         self.write_phase_state(out, phase_state)
         return out
 
-    def decided(self) -> None:
+    def decided(self, readings: Readings) -> None:
         """Do nothing: no feature counts from the last decision."""
 
     @staticmethod

@@ -134,9 +134,10 @@ def _connect(address: str) -> Any:
             # ray.init would retry for minutes
             socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
         except OSError as error:
-            raise InputError(f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one "
-                "with "
-                             "ray start --head") from None  # fmt: skip
+            raise InputError(
+                f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one with "
+                "ray start --head"
+            ) from None
     try:
         ray = importlib.import_module("ray")
     except ImportError:
@@ -146,6 +147,5 @@ def _connect(address: str) -> Any:
     except ConnectionError:
         raise InputError(f"--ray {address}: no Ray cluster is found; start one with ray start --head") from None
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"--ray {address}: {reason}") from None
+        raise InputError(f"--ray {address}: {error}") from None
     return ray

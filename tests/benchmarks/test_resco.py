@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 from benchmarks import resco
+from tests.error_lines import assert_refused
 
 needs_streets = pytest.mark.skipif(
     importlib.util.find_spec("sumo_rl") is None, reason="sumo-rl, whose wheel has the streets, is not installed"
@@ -99,6 +100,5 @@ def test_a_wrong_street_ends_with_exit_code_2_and_no_traceback(capsys):
 def test_another_file_as_results_is_one_line_and_is_kept(text, simulated, command, tmp_path, capsys):
     (tmp_path / "resco.csv").write_text(text)
     assert resco.main(command) == 2
-    error = capsys.readouterr().err
-    assert "resco.csv: is not a file of this benchmark" in error and error.count("\n") == 1
+    assert_refused(capsys, "resco.csv: is not a file of this benchmark")
     assert (tmp_path / "resco.csv").read_text() == text and not simulated

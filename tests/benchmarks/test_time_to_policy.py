@@ -13,8 +13,7 @@ from tests.conftest import GRID
 
 def test_first_snapshot_at_the_goal_ends_the_search(capsys):
     delays = {Path("a"): 21.0, Path("b"): 20.0, Path("c"): 5.0}
-    snapshots = list(zip((10.0, 20.0, 30.0), delays, strict=True))
-    assert first_good("ours", snapshots, delays.pop, 20.0) == 20
+    assert first_good("ours", list(zip((10.0, 20.0, 30.0), delays, strict=True)), delays.pop, 20.0) == 20
     assert list(delays) == [Path("c")], "it is not simulated"
     assert "ours: after 10 s of training 21.0 s of mean delay" in capsys.readouterr().out
     assert first_good("ours", [], delays.pop, 20.0) == math.inf
@@ -35,8 +34,7 @@ def test_report_has_each_training_and_the_ratio_of_the_medians():
 @pytest.mark.slow
 def test_snapshot_of_a_training_is_exported_and_simulated(tmp_path):
     city = write_city("grid", GRID.parent, tmp_path, seconds=300)
-    flags = ["--episodes", 3, "--episodes-per-update", 1]
-    snapshots = greenserve_snapshots(city, tmp_path, 1, 600.0, flags)
+    snapshots = greenserve_snapshots(city, tmp_path, 1, 600.0, ["--episodes", 3, "--episodes-per-update", 1])
     times_s = [time_s for time_s, _ in snapshots]
     assert 1 <= len(times_s) <= 3 and times_s == sorted(times_s)
     assert 0 < greenserve_delay_s(city, tmp_path, snapshots[0][1], [101]) < 300

@@ -47,6 +47,7 @@ def fake_sumo_rl(tmp_path, monkeypatch):
     monkeypatch.delenv(sumo_rl_loop.LIBSUMO_VARIABLE, raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", sumo_rl_loop.TRANSPORTS)
 def test_sumo_rl_runs_over_the_transport_of_its_case(fake_sumo_rl, monkeypatch, transport):
     # whatever the caller's own environment is
@@ -64,6 +65,7 @@ def test_sumo_rl_over_another_transport_is_an_error(fake_sumo_rl, transport, var
         take_turns({"wrong": wrong}, [SECONDS])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["traci", "guard", "libsumo"])
 def test_the_controller_runs_over_the_transport_of_its_case(transport):
     arguments = ("controlled", str(SUMOCFG), str(SECONDS), transport, "", "", "sumo-rl")

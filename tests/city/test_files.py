@@ -1,5 +1,6 @@
 """Whole files, folders of models, tables, PEM files."""
 
+import datetime
 import errno
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from city import model_folders, pem, text_table, whole_files
 from city.errors import InputError
+from tests.serving.certificates import pair
 
 
 def test_failed_write_keeps_the_older_file_and_no_draft(tmp_path):
@@ -66,3 +68,15 @@ def test_file_that_is_not_pem_is_refused(tmp_path, content):
     (tmp_path / "key.pem").write_bytes(content)
     with pytest.raises(InputError, match=r"key\.pem: is not PEM"):
         pem.read(tmp_path / "key.pem")
+
+
+@pytest.mark.parametrize("days", [-1, 10, 365 * 40])
+def test_expiry_is_the_earliest_of_all_certificates(days):
+    certificates = [pair("a", valid=datetime.timedelta(days=each)) for each in (days, days + 5)]
+    content = b"".join(certificate[1] for certificate in certificates)
+    assert pem.earliest_expiry_s(content) == certificates[0][3].not_valid_after_utc.timestamp()
+
+
+def test_file_without_a_readable_certificate_has_no_expiry():
+    broken = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    assert pem.earliest_expiry_s(pair("a")[0]) is None and pem.earliest_expiry_s(broken) is None

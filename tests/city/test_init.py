@@ -20,7 +20,6 @@ NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"
 
 
 def written_city(folder, tls):
-    """Write a city.toml of signals with one program."""
     green = (Program("0", "static", 0, (ProgramPhase("Gr", 30, 30, 30), ProgramPhase("yr", 3, 3, 3))),)
     signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in tls.values()}
     choices = dict.fromkeys(signals, init.Choice("0", ("Gr",)))
@@ -119,7 +118,6 @@ NO_GREEN = "program '0' of signal A0 has no green phase; add a phase with G or g
 
 
 def all_red(text):
-    """The programs of a network without greens."""
     return re.sub(r'(<phase [^>]*state=")(\w+)', lambda phase: phase[1] + "r" * len(phase[2]), text)
 
 

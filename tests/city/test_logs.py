@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from city import logs
 from city.logs import JsonFormatter, TextFormatter
 from tests.conftest import GRID, ROOT
 
@@ -34,6 +35,14 @@ def test_time_is_utc_in_both_formats(monkeypatch):
     }
 
 
+def test_format_behind_two_hyphens_is_sumos(monkeypatch):
+    used = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: used.extend(options["handlers"]))
+    logs.configure(["--sumo", "x", "--", "--log-format", "json"], "controller")
+    logs.configure(["--log-format", "json", "--", "--log-format", "text"], "controller")
+    assert [type(handler.formatter) for handler in used] == [TextFormatter, JsonFormatter]
+
+
 def test_json_is_one_line_with_its_own_keys_whatever_a_record_says():
     line = JsonFormatter("server").format(record("a\nb\u202e", level="x", path=GRID))
     assert line.isascii() and "\n" not in line
@@ -55,6 +64,7 @@ def test_traceback_is_part_of_its_json_line():
         (("-m", "controller"), ("--city", str(GRID / "city.toml"), "--server", "127.0.0.1:1")),
         (("-m", "controller.guard"), ("--sumo", "nonsense")),
         (("-m", "serving"), ("--models-dir", "nowhere")),
+        (("-m", "greenserve", "replay"), ("nowhere", "--page", "127.0.0.1:0")),
     ],
 )
 def test_every_daemon_has_both_formats_and_its_last_line_says_why_it_ended(program, flags, chosen):

@@ -4,22 +4,17 @@ own."""
 import errno
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
 from city import program
-from city.errors import InputError, ProgramFailed
+from city.errors import InputError, ProgramFailed, errors_about
 from tests.conftest import ROOT
-
-
-def failing(error):
-    def body():
-        raise error
-
-    return body
 
 
 @pytest.mark.parametrize(
@@ -39,16 +34,16 @@ def failing(error):
     ],
 )
 def test_expected_error_is_one_line_with_its_exit_code(capsys, error, code, line):
-    assert program.run(failing(error)) == code
+    assert program.run(Mock(side_effect=error)) == code
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", line + "\n")
 
 
 def test_missing_package_names_the_extra_and_a_missing_module_of_our_own_does_not(capsys):
-    assert program.run(failing(ModuleNotFoundError("No module named 'ray'", name="ray"))) == 2
+    assert program.run(Mock(side_effect=ModuleNotFoundError("No module named 'ray'", name="ray"))) == 2
     assert "error: No module named 'ray'; install greenserve with the extra" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError):
-        program.run(failing(ModuleNotFoundError("No module named 'city.none'", name="city.none")))
+        program.run(Mock(side_effect=ModuleNotFoundError("No module named 'city.none'", name="city.none")))
 
 
 @pytest.mark.parametrize(
@@ -56,13 +51,13 @@ def test_missing_package_names_the_extra_and_a_missing_module_of_our_own_does_no
 )
 def test_error_of_the_program_itself_keeps_its_traceback(error):
     with pytest.raises(type(error)):
-        program.run(failing(error))
+        program.run(Mock(side_effect=error))
 
 
 def test_exit_code_of_the_body_and_another_stream_for_errors(capsys):
     assert program.run(lambda: 3) == 3
     stream = io.StringIO()
-    assert program.run(failing(InputError("wrong")), errors=stream) == 2
+    assert program.run(Mock(side_effect=InputError("wrong")), errors=stream) == 2
     assert stream.getvalue() == "error: wrong\n" and capsys.readouterr().err == ""
 
 
@@ -93,3 +88,12 @@ def test_first_argument_chooses_the_subcommand(monkeypatch):
     assert program.run_subcommand(["status", "A"], "serve", {"status": "module:status"}, otherwise) == 5
     assert program.run_subcommand(["--help"], "serve", {"status": "module:status"}, otherwise) == 6
     assert called == [("module:status", ["A"], "serve status"), ("otherwise", ["--help"], "serve")]
+
+
+def test_the_innermost_subject_begins_the_message_once():
+    with pytest.raises(InputError) as refusal, errors_about("outer"), errors_about("in\nner"):
+        raise InputError("is wrong;  fix it")
+    assert str(refusal.value) == "in ner: is wrong; fix it"
+    with pytest.raises(InputError) as copy, errors_about("file"):  # an error of another process
+        raise pickle.loads(pickle.dumps(refusal.value))
+    assert str(copy.value) == "in ner: is wrong; fix it"

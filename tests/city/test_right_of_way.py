@@ -61,7 +61,6 @@ def sumolib_foes(net_file):
 
 @pytest.fixture(params=[True, False], ids=["internal links", "no internal links"])
 def variant(request, net_file, tmp_path):
-    """A network as it is, and without internal links."""
     return net_file if request.param else netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
 
 
@@ -115,10 +114,9 @@ def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
 
 def test_grouped_links_that_yield_to_parts_of_each_other_show_only_g_together(tmp_path):
     options = ("--bikelanes.guess", "--tls.group-signals", "--no-turnarounds", "--default.lanenumber", "1")
-    net_file = netgenerate(
-        tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options
-    )
-    signal = network.read(net_file).signals["A0"]
+    signal = network.read(
+        netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options)
+    ).signals["A0"]
     mixed = [
         (i, j)
         for i, j in zip(*signal.permissive.nonzero(), strict=True)
@@ -213,7 +211,6 @@ def test_overlong_path_is_left_out_and_its_lane_is_named(tmp_path, kind):
 
 
 def street_pair(text):
-    """The lanes that the internal lane :A0_0_0 connects."""
     (found,) = re.findall(r'<connection from="(\w+)" to="(\w+)" fromLane="(\d)" toLane="(\d)" via=":A0_0_0"', text)
     from_edge, to_edge, from_lane, to_lane = found
     return f"{from_edge}_{from_lane}", f"{to_edge}_{to_lane}"

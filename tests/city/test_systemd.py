@@ -10,7 +10,6 @@ from city import systemd
 
 @pytest.fixture(params=["file", "abstract"])
 def manager(request, tmp_path, monkeypatch):
-    """The socket of a service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         name = (
             str(tmp_path / "notify") if request.param == "file" else f"@greenserve-test-{tmp_path.name}-{id(tmp_path)}"

@@ -50,18 +50,16 @@ class Images:
 
     def download_wheels(self, extras: str) -> None:
         """Fetch wheels with this machine's pip: the build container has no pip configuration."""
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
         command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--only-binary",
-            ":all:",
+            *pip,
             "--constraint",
             "constraints.txt",
+            "--dest",
+            str(self._folder / "wheels"),
+            "setuptools>=77",
+            f".[{extras}]",
         ]
-        command += ["--dest", str(self._folder / "wheels"), "setuptools>=77", f".[{extras}]"]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         (self._folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
 
@@ -75,7 +73,6 @@ class Images:
         return list(json.loads(self.buildah("inspect", "--type", "image", name))["OCIv1"]["config"]["Entrypoint"])
 
     def size_mb(self, name: str) -> float:
-        """Size of an image without its base."""
         images = {
             image["names"][0]: image["size"] for image in json.loads(self.buildah("images", "--json")) if image["names"]
         }

@@ -55,8 +55,7 @@ def test_everything_of_a_city_starts_after_its_models_are_exported(services):
 def test_every_service_is_bounded_and_every_lasting_one_has_a_health_check(services):
     assert all("mem_limit" in service for service in services.values())
     # SUMO would count the connection of a check as a client
-    without = {name for name, service in services.items() if "healthcheck" not in service}
-    assert without == {"export", "sumo"}
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"export", "sumo"}
     assert "http://127.0.0.1:9108/livez" in services["controller"]["healthcheck"]["test"][-1]
 
 
@@ -143,8 +142,7 @@ def test_server_is_that_of_the_manifests(services):
 
 def test_prometheus_scrapes_services_at_the_ports_they_have(services):
     scrape = yaml.safe_load((ROOT / "k8s" / "monitoring" / "prometheus.yaml").read_text())["scrape_configs"]
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scrape}
-    assert targets == {
+    assert {job["job_name"]: job["static_configs"][0]["targets"] for job in scrape} == {
         "controller": ["controller:9108"],
         "guard": ["guard:9109"],
         "tf-serving": [f"tf-serving:{REST_PORT}"],

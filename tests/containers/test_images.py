@@ -44,7 +44,6 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def log(tmp_path):
-    """What the containers write to stderr."""
     with (tmp_path / "log").open("w+") as file:
         yield file
 
@@ -143,27 +142,5 @@ def test_sigterm_hands_the_signals_back(images, server, log):
         while container.process.poll() is None:
             trainer.step()
         assert container.process.returncode == 0, Path(log.name).read_text()
-        trainer.client.close()
-    assert_safe(trainer.history, SIGNALS)
-
-
-def test_killed_controller_reconnects_to_its_guard(images, server, log):
-    port, street = sumo(images, log, 2)
-    address = f"127.0.0.1:{free_port()}"
-    guard = ["greenserve", "guard", "--city", "/city/city.toml", "--sumo", f"127.0.0.1:{port}", "--order", "2"]
-    flags = ("--server", server, "--sumo", address, "--no-guard")
-    with street, images.running("controller", [*guard, "--port", address.rpartition(":")[2]], log, CITY):
-        with controlled(images, log, *flags) as container:
-            trainer = Trainer(port)
-            trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
-            trainer.step(30)
-            os.kill(container.pid(), signal.SIGKILL)
-            trainer.until(lambda: not trainer.online(), 90)
-        with controlled(images, log, *flags) as container:
-            trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
-            os.kill(container.pid(), signal.SIGTERM)
-            while container.process.poll() is None:
-                trainer.step()
-            assert container.process.returncode == 0, Path(log.name).read_text()
         trainer.client.close()
     assert_safe(trainer.history, SIGNALS)

@@ -34,21 +34,14 @@ def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None,
     )
 
 
-class Alarms(list):
-    """Collects the alarms of a run."""
-
-    def add(self, event):
-        self.extend(event.alarms)
-
-    def close(self):
-        pass
-
-
 class Events(list):
-    """Collects the events of a run."""
-
     def add(self, event):
         self.append(event)
 
     def close(self):
         pass
+
+
+class Alarms(Events):
+    def add(self, event):
+        self.extend(event.alarms)

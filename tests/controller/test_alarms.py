@@ -9,7 +9,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from controller import alarms as alarms_module
-from controller.alarms import KINDS, Alarms, UnknownAlarm, with_instructions
+from controller.alarms import KINDS, Alarms, UnknownAlarm, instructions
 from controller.events import OperatorCommand
 from controller.pace import PaceState
 from signals.fallback.control_mode import ControlMode, OperatorMode
@@ -50,7 +50,7 @@ def test_a_flood_of_one_kind_is_one_alarm_with_a_count(alarms):
     assert (alarm.id, alarm.severity, alarm.count) == ("GreenserveMonitorAlarm/conflict", "critical", 2000)
     assert (alarm.since_s, alarm.last_s, alarm.since_unix_s) == (0, 49, 1e9)
     assert alarm.subject_count == 40 and len(alarm.subjects) == 20
-    assert with_instructions(alarm).runbook == "docs/runbook.md#greenservemonitoralarm"
+    assert alarms.with_instructions(alarm).runbook == "docs/runbook.md#greenservemonitoralarm"
 
 
 def test_an_alarm_of_occurrences_ends_when_it_is_quiet_and_begins_anew(alarms):
@@ -86,9 +86,37 @@ def test_many_tls_without_their_policy_are_critical(alarms):
     assert fallback.count == 3 and fallback.subject_count == 3
 
 
+def causes(alarms):
+    return {alarm.name: alarm.consequence_of for alarm in alarms.current()}
+
+
+def test_fallbacks_of_one_cause_are_its_consequences(alarms):
+    server, many = "GreenserveServerDown", "GreenserveManyTLsInFallback"
+    alarms.add(event(5, [decision(tl, "Unavailable: refused", POLICY, FALLBACK) for tl in TLS[:3]]))
+    assert causes(alarms) == {server: "", many: server, "GreenserveTLInFallback": server}
+    # another reason beside it: the server is not all that is wrong
+    alarms.add(event(6, [decision(TLS[3], "InvalidAction: NaN", POLICY, FALLBACK)]))
+    assert causes(alarms) == {server: "", many: "", "GreenserveTLInFallback": many}
+    alarms.add(event(7, [decision(TLS[3], "", FALLBACK, POLICY)]))
+    assert causes(alarms)[many] == server
+    alarms.add(event(30))  # the server is no alarm any more
+    assert causes(alarms) == {many: "", "GreenserveTLInFallback": many}
+
+
+def test_fallback_of_one_tl_with_its_own_reason_has_no_cause(alarms):
+    alarms.add(event(5, [decision(TLS[0], "NotFound: no model", POLICY, FALLBACK), decision(TLS[1], "Unavailable: x")]))
+    assert causes(alarms) == {"GreenserveServerDown": "", "GreenserveTLInFallback": ""}
+
+
+def test_instructions_name_the_server_of_the_run():
+    texts = instructions("GreenserveServerDown", "unix:/a folder/socket")
+    for text in texts.values():
+        assert "greenserve status --server 'unix:/a folder/socket'" in text and "HOST:PORT" not in text
+    assert "--server HOST:PORT" in instructions("GreenserveServerDown")["remedy"]
+
+
 def test_what_an_operator_set_is_no_alarm(alarms):
-    fallback = event(5, [decision("SA101", "Unavailable: refused", POLICY, FALLBACK)])
-    alarms.add(fallback)
+    alarms.add(event(5, [decision("SA101", "Unavailable: refused", POLICY, FALLBACK)]))
     command = OperatorCommand("SA101", OperatorMode.FIXED, "ann", FALLBACK, FIXED)
     alarms.add(replace(event(30, [decision("SA101", "Unavailable: refused", FIXED, FIXED)]), commands=(command,)))
     assert "GreenserveTLInFallback" not in ids(alarms)

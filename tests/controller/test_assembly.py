@@ -17,7 +17,6 @@ from tests.end_to_end.generated_streets import LongestQueue, generate
 
 @pytest.fixture(scope="module")
 def street(tmp_path_factory):
-    """A junction whose program is in its second half at second 0."""
     street = generate(tmp_path_factory.mktemp("street"), "--grid", "--grid.number", "1", "--grid.attach-length", "200")
     street.net_file.write_text(street.net_file.read_text().replace('offset="0"', 'offset="40"'))
     return street
@@ -44,8 +43,7 @@ def running(street, *more):
 
 def assembled(street, connection, **safety):
     read = network.read(street.net_file)
-    city = config.City(street.net_file)
-    contracts = [contract.build(city, config.TL(("A0",), "sumo-rl", "SA101"), read)]
+    contracts = [contract.build(config.City(street.net_file), config.TL(("A0",), "sumo-rl", "SA101"), read)]
     tls = ControlledTls(read, contracts, config.Safety(**safety), config.Controller())
     return assemble(connection, tls, LongestQueue(read, contracts))
 

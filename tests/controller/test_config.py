@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,9 +109,7 @@ def test_record_folder_that_cannot_be_written_is_refused_at_the_start(write_city
 
 
 def test_full_disk_is_refused_at_the_start(write_city, tmp_path, monkeypatch):
-    def full(dir):
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
     config = parse(["--city", write_city('record = "runs"')])
     with pytest.raises(InputError, match=r"record folder .*runs: cannot be written: No space left on device"):

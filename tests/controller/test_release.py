@@ -2,6 +2,7 @@
 
 import signal
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -56,22 +57,12 @@ def test_second_stop_request_within_one_step_does_not_wait_for_a_safe_transition
     for _ in range(requests):
         stop.request()
 
-    class Loop:
-        now, clearing_s = 10.0, 8.0
+    def release_step_by_step(end_s, abort_requested):
+        for _ in range(3):
+            seen.append(abort_requested())
+            stop.request()
 
-        def release(self, end_s, abort_requested):
-            for _ in range(3):
-                seen.append(abort_requested())
-                stop.request()
-
-        def unreleased(self):
-            return []
-
-        def release_without_transition(self):
-            return [], []
-
-        def finish(self):
-            pass
-
-    assert release(Loop(), SimpleNamespace(is_guarded=False), 3600.0, stop)
+    loop = Mock(now=10.0, clearing_s=8.0, release=release_step_by_step)
+    loop.unreleased.return_value, loop.release_without_transition.return_value = [], ([], [])
+    assert release(loop, SimpleNamespace(is_guarded=False), 3600.0, stop)
     assert seen == aborted

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import socket
 import tempfile
 import threading
@@ -19,24 +18,13 @@ from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo import wire
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, running_signals
-from serving.client import Client
 from serving.embedded.config import ServerConfig
 from signals import contract
-from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, free_port
 from tests.error_lines import assert_refused
+from tests.sample_city import copy_city, write_city
 from tests.serving import saved_models
-from tests.serving.conftest import running
-
-
-def contracts_of(city, street, *tls):
-    return {tl: contract.build(city, city.tls[tl], street) for tl in tls}
-
-
-def test_contracts_of_the_sample_city_fit(grid_city, grid_street):
-    contracts = contracts_of(grid_city, grid_street, *grid_city.tls)
-    check_contracts_match_city(grid_city, contracts)
-    check_contract_matches_network(contracts["SA101"], grid_street)
+from tests.serving.conftest import connected
 
 
 @pytest.mark.parametrize(
@@ -60,8 +48,7 @@ def test_contracts_of_the_sample_city_fit(grid_city, grid_street):
     ],
 )
 def test_model_of_another_city_is_refused(grid_city, grid_street, change, in_city, message):
-    """`in_city`: SA102's signal in city.toml."""
-    contracts = contracts_of(grid_city, grid_street, "SA101", "SA102", "SA103")
+    contracts = {tl: contract.build(grid_city, grid_city.tls[tl], grid_street) for tl in ("SA101", "SA102", "SA103")}
     change(contracts)
     tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=(in_city,))}
     with pytest.raises(InputError, match=message):
@@ -120,8 +107,7 @@ def test_phase_that_the_safety_rules_never_permit_is_refused(grid_city, grid_str
     trained = next(p for p in signal.programs if p.id == made.signals[0].program_id)
     off = "o" * (len(signal.links) - 1) + "y"
     replace_phase(made, 1, off)
-    phases = (trained.phases[0], replace(trained.phases[1], state=off), *trained.phases[2:])
-    program = replace(trained, phases=phases)
+    program = replace(trained, phases=(trained.phases[0], replace(trained.phases[1], state=off), *trained.phases[2:]))
     street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})
     message = rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
     with pytest.raises(InputError, match=message):
@@ -145,6 +131,7 @@ def test_durations_and_type_of_the_program_matter_only_to_plan_actions(grid_city
     ("flags", "parts"),
     [
         (("--infer-tl", "SA 9"), ("SA9 is not one of the TLs", "SA101")),
+        (("--server", "127.0.0.1:1"), ("no model server answers at 127.0.0.1:1", "greenserve serve")),
         (("--model-number", "9"), ("serves no model SA101 version 9", "it serves version 1")),
         (("--no-guard", "--sumo", "127.0.0.1:1"), ("no SUMO listens at 127.0.0.1:1",)),
         (("--", "--route-files", "nowhere.rou.xml"), ("SUMO ended before", "nowhere.rou.xml")),
@@ -161,7 +148,6 @@ def test_start_that_cannot_succeed_is_refused(capsys, grid_server, monkeypatch, 
 
 
 def test_port_in_use_is_refused(capsys, grid_server):
-    """An error of the guard is printed by the controller."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for flags, parts in (
@@ -172,54 +158,31 @@ def test_port_in_use_is_refused(capsys, grid_server):
             assert_refused(capsys, *parts)
 
 
-def test_unreachable_model_server_is_refused_with_how_to_start_one(capsys):
-    assert main(["--city", CITY, "--server", f"127.0.0.1:{free_port()}"]) == 2
-    assert_refused(capsys, "no model server answers at 127.0.0.1:", "greenserve serve")
-
-
-@pytest.fixture
-def city_with(tmp_path):
-    """Write the sample city with a changed text; return its path."""
-
-    def write(before, after):
-        text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-        assert before in text
-        (tmp_path / "city.toml").write_text(text.replace(before, after))
-        return str(tmp_path / "city.toml")
-
-    return write
-
-
-def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, city_with):
-    city = city_with("tl.SA108", "tl.SA999")
+def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, tmp_path):
+    city = write_city(tmp_path, ("tl.SA108", "tl.SA999"))
     assert main(["--city", city, "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
     assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
 
 
-def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, city_with):
-    city = city_with('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]')
-    assert main(["--city", city, "--server", f"127.0.0.1:{free_port()}"]) == 2
+def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, tmp_path):
+    city = write_city(tmp_path, ('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]'))
+    assert main(["--city", city, "--server", "127.0.0.1:1"]) == 2
     assert_refused(capsys, "[tl.SA101] signal Z9 is not in")
 
 
 def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
     saved_models.write_dtypes(tmp_path / "dtypes" / "1")
     message = r"model dtypes version 1 has no policy contract \(.*\); export it \(greenserve export --tl dtypes\)"
-    with (
-        running(ServerConfig(tmp_path, port=0, poll_s=0, allow_any_operation=True)) as server,
-        contextlib.closing(Client(f"127.0.0.1:{server.port}", retries=0)) as client,
-        pytest.raises(InputError, match=message),
-    ):
+    settings = ServerConfig(tmp_path, port=0, poll_s=0, allow_any_operation=True)
+    with connected(settings) as (_, client), pytest.raises(InputError, match=message):
         fetch_contracts(client, ["dtypes"], 1)
 
 
 def test_network_without_a_lane_of_training_is_refused_at_the_start(capsys, grid_server, tmp_path):
-    for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
-        shutil.copy(GRID / name, tmp_path)
-    net = (GRID / "grid.net.xml").read_text()
-    kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
-    (tmp_path / "grid.net.xml").write_text("\n".join(kept))
-    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server]) == 2
+    city, net = copy_city(tmp_path), tmp_path / "grid.net.xml"
+    lines = net.read_text().splitlines()
+    net.write_text("\n".join(line for line in lines if not (' tl="A0"' in line and 'linkIndex="2"' in line)))
+    assert main(["--city", city, "--server", grid_server]) == 2
     assert_refused(capsys, "SA101", "signal A0", "lanes in training, 7 in", "missing: ")
 
 
@@ -277,7 +240,7 @@ def test_guards_folder_that_is_a_link_is_not_followed(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def damaging_sumo(damage):
-    """A server that acknowledges every TraCI command and answers it with damaged bytes; yields its port."""
+    """A server that answers TraCI commands with damaged bytes, or closes the connection if None; yields its port."""
 
     def receive(connection, size):
         return connection.recv(size, socket.MSG_WAITALL)
@@ -288,6 +251,8 @@ def damaging_sumo(damage):
                 with listener.accept()[0] as connection:
                     while length := receive(connection, 4):
                         command = receive(connection, int.from_bytes(length) - 4)[1]
+                        if damage is None:
+                            break
                         if command == wire.CLOSE:
                             connection.sendall(wire.ok(command))
                             break
@@ -324,22 +289,9 @@ def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(
 
 @pytest.mark.parametrize("flags", [["--no-guard"], []])
 def test_port_that_closes_the_connection_is_not_a_sumo_server(capsys, grid_server, flags):
-    def close():
-        while True:
-            with contextlib.suppress(OSError):
-                client = listener.accept()[0]
-                client.recv(1)
-                client.close()
-                continue
-            return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        closing = threading.Thread(target=close)
-        closing.start()
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with damaging_sumo(None) as port:
+        address = f"127.0.0.1:{port}"
         assert main(["--city", CITY, "--server", grid_server, "--sumo", address, *flags, "--http", "127.0.0.1:0"]) == 2
-        listener.shutdown(socket.SHUT_RDWR)
-        closing.join()
     assert_refused(capsys, address, "closed the connection")
 
 
@@ -359,22 +311,13 @@ def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):
 
 
 def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
-    class Other:
-        """A simulation of another network under the same signal names."""
-
-        class trafficlight:
-            @staticmethod
-            def getIDList():
-                return ["A0"]
-
-            @staticmethod
-            def getControlledLinks(signal):
-                return [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
-
+    links = [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
+    api = SimpleNamespace(getIDList=lambda: ["A0"], getControlledLinks=lambda signal: links)
+    other = SimpleNamespace(trafficlight=api)
     with pytest.raises(InputError, match=r"SUMO runs 12 links .* or their lanes differ; lanes only in the file"):
-        running_signals(Other, grid_street, ["A0"])
+        running_signals(other, grid_street, ["A0"])
     with pytest.raises(InputError, match="signal B1 is not in the running simulation; it has A0"):
-        running_signals(Other, grid_street, ["B1"])
+        running_signals(other, grid_street, ["B1"])
 
 
 def test_city_without_tls_is_refused(capsys, tmp_path):

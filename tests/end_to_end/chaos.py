@@ -29,9 +29,11 @@ from controller.sumo.programs import sumo_program
 from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from tests.conftest import GRID, ROOT
-from tests.end_to_end.faults import Fault, ProxyProcess
+from tests.end_to_end.faults import Fault, injected, proxy_process
 from tests.end_to_end.generated_streets import write_demand
 from tests.end_to_end.programs import ModelServer, connect, free_port
+from tests.sample_city import write_city
+from tests.waiting import wait_until
 
 MAX_RECOVERY_S = 10.0
 """Wall time, and simulated time, after the end of a fault in which every TL must be back on its policy."""
@@ -86,9 +88,7 @@ class City:
         self.models = folder / "models"
         shutil.copytree(models, self.models)
         self._closing = contextlib.ExitStack()
-        text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-        self._city = folder / "city.toml"
-        self._city.write_text(text.replace("[controller]\n", f"[controller]\nwatchdog_s = {WATCHDOG_S:g}\n"))
+        self._city = write_city(folder, ("[controller]\n", f"[controller]\nwatchdog_s = {WATCHDOG_S:g}\n"))
         self.street = network.of_sumocfg(GRID / "grid.sumocfg")
         self._sumo_port, self._http_port, self.guard_port = free_port(), free_port(), free_port()
         demand = write_demand(self.street.net_file, folder / "demand.rou.xml", CARS_PER_SECOND)
@@ -99,21 +99,16 @@ class City:
         ])  # fmt: skip
         self.server = ModelServer(self.models, folder / "socket")
         self._closing.callback(lambda: self.server.stop())
-        self.proxy = ProxyProcess(self.server.port)
-        self._closing.callback(self.proxy.close)
+        self.proxy = self._closing.enter_context(proxy_process(self.server.port))
         pid_file = folder / "guard.pid"
         self.guard = self._start("guard", [
             sys.executable, "-m", "controller.guard", "--sumo", f"127.0.0.1:{self._sumo_port}", "--order", 2,
             "--port", self.guard_port, "--watchdog-s", WATCHDOG_S, "--pid-file", pid_file,
         ])  # fmt: skip
-        self.guard_proxy = ProxyProcess(self.guard_port)
-        self._closing.callback(self.guard_proxy.close)
+        self.guard_proxy = self._closing.enter_context(proxy_process(self.guard_port))
         self.client = connect(self._sumo_port, 1)
         self._closing.callback(self.client.close)
-        limit_s = time.monotonic() + 30
-        while not pid_file.exists():
-            assert time.monotonic() < limit_s, "the guard does not listen"
-            time.sleep(0.05)
+        wait_until(pid_file.exists)
         self.start_controller()
 
     def _start(self, name: str, command: Sequence[object]) -> subprocess.Popen[bytes]:
@@ -134,24 +129,25 @@ class City:
         ])  # fmt: skip
 
     def metrics(self) -> dict[str, float]:
-        """Of the controller; empty while it does not answer."""
         try:
             text = urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=5).read().decode()
         except OSError:
             return {}
         return {name: float(value) for name, value in re.findall(r"^(controller_\S+) (\S+)$", text, re.MULTILINE)}
 
+    def online(self) -> set[str]:
+        """The signals that a client sets."""
+        return {s for s in self.street.signals if self.client.trafficlight.getProgram(s) == "online"}
+
     def is_on_policies(self) -> bool:
         modes = [value for name, value in self.metrics().items() if name.startswith("controller_mode{")]
-        return bool(modes) and not any(modes) and self.controller.poll() is None and self._controls()
-
-    def _controls(self) -> bool:
-        """Whether every signal is set by a client."""
-        return all(self.client.trafficlight.getProgram(s) == "online" for s in self.street.signals)
+        is_running = bool(modes) and self.controller.poll() is None
+        return is_running and not any(modes) and self.online() == self.street.signals.keys()
 
     def memory_mb(self) -> dict[str, float]:
         processes = {"guard": self.guard.pid, "controller": self.controller.pid, "server": self.server.pid}
-        return {name: _memory_mb(pid) for name, pid in processes.items()}
+        statuses = {name: Path(f"/proc/{pid}/status").read_text() for name, pid in processes.items()}
+        return {name: int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024 for name, status in statuses.items()}
 
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
@@ -160,13 +156,7 @@ class City:
         self._closing.close()
 
 
-def _memory_mb(pid: int) -> float:
-    return int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
-
-
 class Run:
-    """A day with these faults, and what was seen of it."""
-
     def __init__(self, city: City, events: Sequence[Event]) -> None:
         self.city, self.events, self.now = city, events, 0.0
         self.recoveries_s: list[tuple[Event, float]] = []
@@ -234,13 +224,9 @@ class Run:
             if state != shown:
                 self._shown[signal_id] = state, self.now
             elif self.now - since_s > self.longest_shown_s:
-                self.longest_shown_s, self.longest_shown_by = (
-                    self.now - since_s,
-                    f"{signal_id} at {self.now:g}",
-                )
+                self.longest_shown_s, self.longest_shown_by = self.now - since_s, f"{signal_id} at {self.now:g}"
 
     def _restart_controller(self, exit_code: int) -> None:
-        """Start a controller after the end of the one before."""
         while self.city.controller.poll() is None:
             self._step()
         assert self.city.controller.returncode == exit_code
@@ -248,12 +234,10 @@ class Run:
 
     @contextlib.contextmanager
     def _fault(self, event: Event) -> Iterator[None]:
-        """Begin a fault, and end it."""
         city, kind = self.city, event.fault
         if kind.startswith("connection: "):
-            city.proxy.fault = Fault(kind.removeprefix("connection: "))
-            yield
-            city.proxy.fault = Fault.NONE
+            with injected(city.proxy, Fault(kind.removeprefix("connection: "))):
+                yield
         elif kind == "server stopped":
             city.server.send_signal(signal.SIGSTOP)
             yield
@@ -274,20 +258,18 @@ class Run:
             yield
         elif kind == "controller stopped until it is cut off":
             city.controller.send_signal(signal.SIGSTOP)
-            while any(city.client.trafficlight.getProgram(s) == "online" for s in city.street.signals):
+            while city.online():
                 self._step()
             yield
             city.controller.send_signal(signal.SIGCONT)
             self._restart_controller(1)
         elif kind == "guard's connection: delay":
-            city.guard_proxy.fault = Fault.DELAY
-            yield
-            city.guard_proxy.fault = Fault.NONE
+            with injected(city.guard_proxy, Fault.DELAY):
+                yield
         elif kind == "guard's connection: reset":
-            city.guard_proxy.fault = Fault.RESET
-            while city.controller.poll() is None:
-                self._step()
-            city.guard_proxy.fault = Fault.NONE
+            with injected(city.guard_proxy, Fault.RESET):
+                while city.controller.poll() is None:
+                    self._step()
             yield
             self._restart_controller(1)
         elif kind == "garbage sent to the guard":

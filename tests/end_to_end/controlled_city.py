@@ -17,7 +17,6 @@ class ControlledCity:
         self.loop = assemble(connection, tls, policies, subscribers)
 
     def advance(self, seconds):
-        """Control for some simulated seconds."""
         end_s = self.loop.now + seconds
         while self.loop.now < end_s:
             self.loop.step(end_s)

@@ -5,14 +5,13 @@ import os
 import select
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from enum import Enum
+from multiprocessing import get_context
+from multiprocessing.managers import BaseManager, NamespaceProxy
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Fault(Enum):
@@ -32,13 +31,14 @@ class Fault(Enum):
 
 
 class Proxy:
-    """Listens on loopback or on a Unix socket; `fault` may be changed at any time."""
+    """Listens on loopback or on a Unix socket; `fault`, and the `target` of new connections, may change at any time."""
 
     def __init__(self, target: int | Path, delay_s: float = 0.4) -> None:
         """`target`: the server's port, or the path of its Unix socket; the proxy's is in the same folder."""
-        self._target, self._delay_s = target, delay_s
+        self.target, self._delay_s = target, delay_s
         if isinstance(target, Path):
             path = target.with_name("proxy")
+            path.unlink(missing_ok=True)
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind(str(path))
             self._listener.listen()
@@ -49,16 +49,11 @@ class Proxy:
         self._fault, self._stopping = Fault.NONE, False
         self._pairs: list[list[socket.socket]] = []
         self._dead: set[int] = set()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-
-    def redirect(self, target: int | Path) -> None:
-        """Forward new connections to another server."""
-        self._target = target
 
     @property
     def connections(self) -> list[socket.socket]:
-        """The clients' ends of the open connections."""
         return [client for client, _ in self._pairs]
 
     @property
@@ -75,8 +70,6 @@ class Proxy:
         self._stopping = True
         self._thread.join()
         self._listener.close()
-        if self.address.startswith("unix:"):
-            Path(self.address.removeprefix("unix:")).unlink()
         for pair in list(self._pairs):
             self._close_pair(pair)
 
@@ -106,11 +99,11 @@ class Proxy:
             client.close()
             return
         try:
-            if isinstance(self._target, Path):
+            if isinstance(self.target, Path):
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(str(self._target))
+                server.connect(str(self.target))
             else:
-                server = socket.create_connection(("127.0.0.1", self._target), 1)
+                server = socket.create_connection(("127.0.0.1", self.target), 1)
                 for connection in (client, server):
                     # as both ends do: a small segment that waits for an acknowledgement is 40 ms late each way
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -152,58 +145,23 @@ class Proxy:
         self._dead.discard(id(pair))  # the next pair may get its id
 
 
-class ProxyProcess:
-    """A `Proxy` in a process of its own, which the caller's work does not delay."""
-
-    def __init__(self, target: int | Path) -> None:
-        command = [sys.executable, "-m", "tests.end_to_end.faults", str(target)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        self.address = self._read_line()
-        self._fault = Fault.NONE
-
-    def redirect(self, target: int | Path) -> None:
-        """Forward new connections to another server."""
-        self._command("redirect", target)
-
-    @property
-    def fault(self) -> Fault:
-        return self._fault
-
-    @fault.setter
-    def fault(self, fault: Fault) -> None:
-        self._command("fault", fault.value)
-        self._fault = fault
-
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
-
-    def _command(self, name: str, value: object) -> None:
-        assert self._process.stdin is not None
-        print(name, value, file=self._process.stdin, flush=True)
-        assert self._read_line() == "done"
-
-    def _read_line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+class _ProxyManager(BaseManager):
+    """Runs a `Proxy` in a process of its own."""
 
 
-def _target(value: str) -> int | Path:
-    return int(value) if value.isdecimal() else Path(value)
+_ProxyManager.register("Proxy", Proxy, NamespaceProxy)
 
 
-def main() -> None:
-    """Run the commands on stdin until it ends."""
-    proxy = Proxy(_target(sys.argv[1]))
-    print(proxy.address, flush=True)
-    for line in sys.stdin:
-        name, value = line.strip().split(maxsplit=1)
-        if name == "redirect":
-            proxy.redirect(_target(value))
-        else:
-            proxy.fault = Fault(value)
-        print("done", flush=True)
-    proxy.close()
+@contextlib.contextmanager
+def proxy_process(target: int | Path) -> Iterator[Proxy]:
+    """A `Proxy` that the caller's work does not delay: `target` and `fault` may be set, `address` read."""
+    with _ProxyManager(ctx=get_context("spawn")) as manager:
+        yield manager.Proxy(target)
 
 
-if __name__ == "__main__":
-    main()
+@contextlib.contextmanager
+def injected(proxy: Proxy, fault: Fault) -> Iterator[None]:
+    """Inject a fault during the block."""
+    proxy.fault = fault
+    yield
+    proxy.fault = Fault.NONE

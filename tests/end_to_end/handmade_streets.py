@@ -66,19 +66,16 @@ def beside_a_rail_crossing(folder: Path) -> Street:
     edges = edges.replace('id="east_A0" from="east"', 'id="east_A0" from="R"').replace(
         'from="A0" to="east"', 'from="A0" to="R"'
     )
-    net_file = netconvert_plain(folder, nodes, edges)
-    return Street(net_file, demand(folder, {"train": ("rail", "r0_R R_r1", 0.01)}))
+    return Street(netconvert_plain(folder, nodes, edges), demand(folder, {"train": ("rail", "r0_R R_r1", 0.01)}))
 
 
 def with_bus_lanes(folder: Path) -> Street:
-    """A signal whose right lanes are for buses only."""
     net_file = netconvert_plain(folder, *crossroads('<lane index="0" allow="bus"/>'))
     buses = {f"bus{k}": ("bus", edges, 0.02) for k, edges in enumerate(("west_A0 A0_east", "south_A0 A0_north"))}
     return Street(net_file, demand(folder, buses))
 
 
 def with_bicycles(folder: Path) -> Street:
-    """A signal with bicycle lanes, and bicycles on them."""
     net_file = netconvert_plain(
         folder, *crossroads(), "--bikelanes.guess", "--bikelanes.guess.from-permissions", "false"
     )

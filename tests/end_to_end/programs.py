@@ -52,7 +52,6 @@ def guard_log(controller_log: str) -> str:
 
 
 def guard(*arguments: object):
-    """Run `python -m controller.guard`, without a controller."""
     return program("controller.guard", *map(str, arguments))
 
 

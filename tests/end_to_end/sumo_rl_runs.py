@@ -1,4 +1,4 @@
-"""One run of random or trained actors in sumo-rl's environment or under our controller, each in a process of its own.
+"""One run of random actors in sumo-rl's environment or under our controller, each in a process of its own.
 
     python -m tests.end_to_end.sumo_rl_runs sumo-rl|traci|libsumo|guard RUN
 
@@ -23,21 +23,16 @@ from controller.sumo.start import connect
 from signals import contract
 from signals.policy import Answer
 from tests.controller.decision_events import Alarms
-from tests.end_to_end import trained_actors
 from tests.sumo_rl_cases import Case
 
 
 @dataclass(frozen=True)
 class Run(Case):
-    """A run of actors, random or trained."""
-
     step_s: float
     delta_s: int
     yellow_steps: int
     """sumo-rl counts its yellow and min green in simulation steps."""
     min_green_steps: int
-    weights: str = ""
-    """Trained actors, as `trained_actors` writes them; "": actors of random weights."""
 
     def added_options(self, name):
         """SUMO's options that sumo-rl does not pass by itself."""
@@ -52,30 +47,25 @@ class Run(Case):
 
 
 class Actor:
-    """An MLP; without layers, one of random weights that depend on the signal's id only."""
+    """An MLP of random weights that depend on the signal's id only."""
 
-    def __init__(self, signal, inputs, choices, layers=None):
+    def __init__(self, signal, inputs, choices):
         rng = np.random.default_rng(list(signal.encode()))
-        sizes = ((inputs, 24), (24, choices))
-        self.layers = layers or [(rng.normal(size=size), np.zeros(size[1])) for size in sizes]
+        self.hidden, self.output = (rng.normal(size=size) for size in ((inputs, 24), (24, choices)))
 
     def choose(self, observation):
-        return int(np.argmax(trained_actors.evaluate(self.layers, np.asarray(observation, np.float64)[None])[0]))
+        return int(np.argmax(np.tanh(np.asarray(observation, np.float64) @ self.hidden) @ self.output))
 
 
 class Actors:
-    def __init__(self, contracts, weights):
-        self.actors = {c.tl: Actor(c.tl, c.observation.size, c.action.size, weights.get(c.tl)) for c in contracts}
+    def __init__(self, contracts):
+        self.actors = {c.tl: Actor(c.tl, c.observation.size, c.action.size) for c in contracts}
         self.decisions = []
 
     def ask(self, observations, observed_s=None):
         actions = {tl: self.actors[tl].choose(observation) for tl, observation in observations.items()}
         self.decisions.append([actions, {tl: observation.tolist() for tl, observation in observations.items()}])
         return {tl: Answer(np.array([action])) for tl, action in actions.items()}
-
-
-def read_weights(run):
-    return trained_actors.read(Path(run.weights)) if run.weights else {}
 
 
 def run_sumo_rl(run):
@@ -88,10 +78,9 @@ def run_sumo_rl(run):
         add_system_info=False, add_per_agent_info=False, additional_sumo_cmd=" ".join(run.added_options("sumo-rl")),
     )  # fmt: skip
     observations, actors, decisions = env.reset(), {}, []
-    weights = read_weights(run)
     for _ in range(run.seconds // run.delta_s):
         for ts, observation in observations.items():
-            actors.setdefault(ts, Actor(ts, len(observation), int(env.action_spaces(ts).n), weights.get(ts)))
+            actors.setdefault(ts, Actor(ts, len(observation), int(env.action_spaces(ts).n)))
         actions = {ts: actors[ts].choose(observation) for ts, observation in observations.items()}
         decisions.append([actions, {ts: o.tolist() for ts, o in observations.items()}])
         observations = env.step(actions)[0]
@@ -108,7 +97,7 @@ def run_controller(run, transport):
     }
     city = config.City(Path(run.net_file))
     contracts = [contract.build(city, config.TL((s,), "sumo-rl", s, **times), street) for s in street.signals]
-    actors, alarms = Actors(contracts, read_weights(run)), Alarms()
+    actors, alarms = Actors(contracts), Alarms()
     options = run.options(transport)
     if transport == "libsumo":
         connection = start_libsumo(options)

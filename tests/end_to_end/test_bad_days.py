@@ -7,7 +7,6 @@ import time
 from concurrent import futures
 
 import grpc
-import pytest
 
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
@@ -19,6 +18,7 @@ from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
 from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 from tests.end_to_end.programs import ModelServer, program, sumo
+from tests.sample_city import write_city
 
 DAY_S = 86_400.0
 DEADLINE_S = 5.0
@@ -66,7 +66,7 @@ class Run(ControlledCity):
         self.health.beat()
 
     def close(self):
-        pass
+        self.connection.close()
 
     def modes_after(self, seconds):
         """Control for some simulated seconds; the modes of the TLs that decide every few seconds."""
@@ -76,10 +76,8 @@ class Run(ControlledCity):
 
 @contextlib.contextmanager
 def running(city, street, address):
-    with Client(address, retries=0) as client:
-        run = Run(city, street, client)
-        with contextlib.closing(run.connection):
-            yield run
+    with Client(address, retries=0) as client, contextlib.closing(Run(city, street, client)) as run:
+        yield run
 
 
 def test_tls_fall_back_while_the_server_refuses_calls_and_come_back(grid_city, grid_street, grid_server):
@@ -112,38 +110,32 @@ def test_wall_clock_that_jumps_by_days_changes_nothing(grid_city, grid_street, g
         assert not run.reasons and not run.loop.counters.alarms and run.health.status() == (True, "running")
 
 
-@pytest.mark.alone
 def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_models, tmp_path):
-    servers = {}
-    try:
+    servers, controllers = {}, {}
+    with contextlib.ExitStack() as closing:
         for name in ("shard-1", "shard-2"):
             (tmp_path / name).mkdir()
             servers[name] = ModelServer(grid_models, tmp_path / name / "socket")
+            closing.callback(servers[name].stop)
         flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--shards", "2"]
         assert serve_config([*flags, "--out", str(tmp_path / "config")]) == 0
-        text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
         tables = (tmp_path / "config" / "districts.toml").read_text()
         for name, server in servers.items():
             tables = tables.replace(f"tf-serving-{name}:8500", server.address)
-        (tmp_path / "city.toml").write_text(text + tables)
-        with contextlib.ExitStack() as stack:
-            port, _ = stack.enter_context(sumo(2))
-            controllers = {}
-            for order, name in enumerate(servers, 1):
-                arguments = ["--city", str(tmp_path / "city.toml"), "--district", name, "--sumo", f"127.0.0.1:{port}"]
-                arguments += ["--order", str(order), "--summary", str(tmp_path / f"{name}.json"), "--end", "500"]
-                controllers[name] = stack.enter_context(program("controller", *arguments))
-            for controller in controllers.values():
-                # SUMO begins when both clients are there
-                assert any("controlling" in line for line in controller.stderr)
-            servers["shard-2"].stop()
-            for controller in controllers.values():
-                controller.stderr.read()
-                assert controller.wait(120) == 0
-    finally:
-        for server in servers.values():
-            with contextlib.suppress(ValueError):  # it is stopped, and its output closed
-                server.stop()
+        city = write_city(tmp_path, more=tables)
+        port, _ = closing.enter_context(sumo(2))
+        for order, name in enumerate(servers, 1):
+            arguments = ["--city", city, "--district", name, "--sumo", f"127.0.0.1:{port}", "--order", str(order)]
+            # answers may be late if other tests run beside this one
+            arguments += ["--summary", str(tmp_path / f"{name}.json"), "--end", "300", "--deadline-ms", "4000"]
+            controllers[name] = closing.enter_context(program("controller", *arguments))
+        for controller in controllers.values():
+            # SUMO begins when both clients are there
+            assert any("controlling" in line for line in controller.stderr)
+        servers["shard-2"].stop()
+        for controller in controllers.values():
+            controller.stderr.read()
+            assert controller.wait(120) == 0
     lost, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("shard-2", "shard-1"))
-    assert other["missing_answers"] == 0 and other["decisions"] > 250 and other["alarms"] == 0
+    assert other["missing_answers"] == 0 and other["decisions"] > 150 and other["alarms"] == 0
     assert lost["missing_answers"] > 0 and lost["fallbacks"] > 0 and lost["alarms"] == 0

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,9 +16,7 @@ from signals import contract
 from signals.policy import Answer
 from simulation.trips import read_trips
 from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
-from tests.end_to_end.programs import CITY
-
-pytestmark = pytest.mark.alone
+from tests.end_to_end.programs import controller
 
 END_S = 900
 
@@ -30,20 +26,19 @@ class InProcess:
 
     def __init__(self, city, contracts):
         self.is_categorical = {tl: contracts[tl].action.kind == "categorical" for tl in contracts}
+        path, hints = city.training.model_path, architectures.ArchitectureHints()
+        search = locate.Search(path, locate.find_candidates(path))
         self.actors = {}
-        for tl in contracts:
-            candidates = locate.find_candidates(city.training.model_path)
-            candidate = locate.Search(city.training.model_path, candidates).choose(tl, None)
-            hints = architectures.ArchitectureHints()
-            wanted = ActorRequest(tl, None, (), None, hints, self.is_categorical[tl], inputs=None, outputs=None)
-            self.actors[tl] = rebuild(candidate, wanted).actor
+        for tl, is_categorical in self.is_categorical.items():
+            wanted = ActorRequest(tl, None, (), None, hints, is_categorical, inputs=None, outputs=None)
+            self.actors[tl] = rebuild(search.choose(tl, None), wanted).actor
 
     def ask(self, observations, observed_s=None):
-        answers = {}
-        for tl, x in observations.items():
-            output = self.actors[tl].evaluate(x[None], self.is_categorical[tl])
-            answers[tl] = Answer(np.array([output.argmax()]) if self.is_categorical[tl] else output[0])
-        return answers
+        return {tl: Answer(self._action(tl, x[None])) for tl, x in observations.items()}
+
+    def _action(self, tl, rows):
+        output = self.actors[tl].evaluate(rows, self.is_categorical[tl])
+        return np.array([output.argmax()]) if self.is_categorical[tl] else output[0]
 
 
 def trips(path):
@@ -62,10 +57,9 @@ def in_process(grid_city, grid_street, tmp_path_factory):
 
 
 def control(*flags):
-    """A finished controller of the sample city."""
-    command = [sys.executable, "-m", "controller", "--city", CITY, "--http", "127.0.0.1:0", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    """Control the sample city, with a deadline that answers keep also if other tests run beside this one."""
+    with controller("--deadline-ms", "20000", "--http", "127.0.0.1:0", *flags) as process:
+        assert process.wait(120) == 0, process.stderr.read()
 
 
 @pytest.mark.parametrize("transport", ["traci", "libsumo"])

@@ -42,14 +42,11 @@ class Folder:
         self._server = None
 
     def run(self, script):
-        """Run a script of a page; what it prints."""
-        command = ["bash", "-e", "-c", script]
-        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, **self._options)
+        done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, timeout=TIMEOUT_S, **self._options)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def serve(self, command):
-        """Start a server, and wait until it is ready."""
         city = self.path / "city.toml"
         city.write_text(city.read_text().replace("127.0.0.1:8500", f"127.0.0.1:{free_port()}"))
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -57,7 +54,6 @@ class Folder:
         assert self._server.stdout.readline().startswith("ready at ")
 
     def close(self):
-        """End the server."""
         if self._server is not None:
             self._server.terminate()
             self._server.wait(30)
@@ -85,16 +81,6 @@ def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
     inspected = outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
     assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in inspected
     assert read_trips(tmp_path / "trips.xml").total > 700
-
-
-@needs_sumo_rl
-def test_trips_of_a_policy_of_stable_baselines3_are_those_of_its_training(tmp_path):
-    pytest.importorskip(
-        "stable_baselines3", reason="needs PyTorch and stable-baselines3, which the project does not install"
-    )
-    (script,) = (script for script in commands(PAGES[1]) if NEEDS_TORCH in script)
-    command = f"cd {ROOT} && {script} --steps 512 --seconds 600 --out {tmp_path}"
-    assert "trips are those of sumo-rl's environment" in Folder(tmp_path).run(command)
 
 
 @needs_sumo_rl

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from city import config
 from city.errors import InputError
-from tests.end_to_end.adversarial_policies import AdversarialPolicies
-from tests.end_to_end.generated_streets import generate, run
+from tests.end_to_end.generated_streets import AdversarialPolicies, generate, run
 
 SECONDS = 240.0
 FLAGS = (
@@ -79,8 +78,7 @@ KINDS = st.sampled_from(("random", "constant", "flipping", "nonsense", "intermit
 
 def shows_foes_green(net_file, signal, i, j):
     """Whether a program of the signal shows G to two of its links that are foes, as sumolib reads them."""
-    net = sumolib.net.readNet(str(net_file), withPrograms=True)
-    light = net.getTLS(signal)
+    light = sumolib.net.readNet(str(net_file), withPrograms=True).getTLS(signal)
     states = {phase.state for program in light.getPrograms().values() for phase in program.getPhases()}
     if not any(state[i] == state[j] == "G" for state in states):
         return False
@@ -117,7 +115,7 @@ def control_networks(options, kind, safety, step_s, begin_s):
 CASES = (networks(), KINDS, SAFETIES, st.sampled_from((1.0, 1.0, 0.5, 0.2)), st.sampled_from((0.0, 100.5)))
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(*CASES)
 def test_adversarial_policies_on_drawn_networks_raise_no_alarm(options, kind, safety, step_s, begin_s):
     control_networks(options, kind, safety, step_s, begin_s)

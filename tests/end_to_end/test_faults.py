@@ -22,11 +22,12 @@ from serving.embedded.config import ServerConfig
 from serving.errors import ModelNotFound
 from signals.fallback.control_mode import ControlMode
 from simulation.trips import read_trips
-from tests.controller.decision_events import Events
+from tests.controller.decision_events import Alarms, Events
 from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
-from tests.end_to_end.faults import Fault, Proxy, ProxyProcess
+from tests.end_to_end.faults import Fault, Proxy, injected, proxy_process
 from tests.end_to_end.programs import ModelServer
 from tests.serving.conftest import running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.alone
 
@@ -42,22 +43,25 @@ class Run(ControlledCity):
     """The sample city under control, with its server behind the proxy."""
 
     def __init__(self, city, street, server, transport=TCP, fleet="", options=()):
-        self.server, self.transport = server, transport
-        self.proxy = ProxyProcess(self.target(server))
-        self.client = Client(self.proxy.address, retries=0)
-        self.contracts = fetch_contracts(self.client, city.tls, None)
-        self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
+        self.server, self.transport, self._closing = server, transport, contextlib.ExitStack()
+        self.proxy = self._closing.enter_context(proxy_process(self.target(server)))
+        client = self._closing.enter_context(Client(self.proxy.address, retries=0))
+        contracts = fetch_contracts(client, city.tls, None)
+        self.fleet = ServedFleet(client, fleet, contracts, None) if fleet else None
         if self.fleet:
             self.fleet.update()
-        self.events = Events()
-        policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
+        self.events, self.alarms = Events(), Alarms()
+        policies = ServedPolicies(client, contracts, None, DEADLINE_S, fleet=self.fleet)
         connection = connect(SumoAccess(arguments=[*OPTIONS, "--seed", "3", *options]), Interrupts())
-        super().__init__(connection, city, street, list(self.contracts.values()), policies, [self.events])
+        self._closing.callback(connection.close)
+        subscribers = [self.events, self.alarms]
+        super().__init__(connection, city, street, list(contracts.values()), policies, subscribers)
         self._slow_down()
         # as the daemon does: this process also holds TensorFlow's objects, and a collection of them takes longer
         # than the deadline
         gc.collect()
         gc.freeze()
+        self._closing.callback(gc.unfreeze)
 
     def target(self, server):
         return server.socket_path if self.transport == UNIX else server.port
@@ -87,40 +91,31 @@ class Run(ControlledCity):
 
         self.connection.advance, self.reached_s = advance_slowly, self.loop.now
 
-    @property
-    def alarms(self):
-        return [alarm for event in self.events for alarm in event.alarms]
-
-    def recovery_s(self):
-        """Seconds until every TL is back on its policy, with the simulation in real time."""
+    def is_back_in_time(self):
+        """Simulate in real time until every TL is back on its policy; False if that takes longer than allowed."""
         begin, begin_s = time.monotonic(), self.loop.now
         took_s = 0.0
         while not self.is_on_policies() and took_s < 3 * MAX_RECOVERY_S:
             behind_s = time.monotonic() - begin - (self.loop.now - begin_s)
             self.advance(1, pace_s=max(1.0 - behind_s, 0.0))
             took_s = max(time.monotonic() - begin, self.loop.now - begin_s)
-        return took_s
-
-    def description(self):
-        return {x.tl: (x.state.mode_state, x.state.next_decision_s) for x in self.loop.intersections.values()}
+        states = {x.tl: (x.state.mode_state, x.state.next_decision_s) for x in self.loop.intersections.values()}
+        print(f"back after {took_s:.1f} s: {states}")
+        return self.is_on_policies() and took_s <= MAX_RECOVERY_S
 
     def close(self):
-        gc.unfreeze()
-        self.connection.close()
-        self.client.close()
-        self.proxy.close()
+        self._closing.close()
 
 
 def wait_for(server, tl, version):
     """Wait until the server serves exactly that version of a TL's model."""
-    end = time.monotonic() + 20
+
+    def versions():
+        with contextlib.suppress(ModelNotFound):
+            return [x.version for x in client.status(tl) if x.state == AVAILABLE]
+
     with Client(server.address, retries=0) as client:
-        while True:
-            with contextlib.suppress(ModelNotFound):
-                if [x.version for x in client.status(tl) if x.state == AVAILABLE] == [version]:
-                    return
-            assert time.monotonic() < end, f"{tl} is not served with version {version}"
-            time.sleep(0.01)
+        wait_until(lambda: versions() == [version])
 
 
 @contextlib.contextmanager
@@ -151,24 +146,14 @@ def server(grid_city, grid_models, tmp_path_factory):
     server.stop()
 
 
-@contextlib.contextmanager
-def running_city(*arguments, **more):
-    run = Run(*arguments, **more)
-    try:
-        yield run
-    finally:
-        run.close()
-
-
 @pytest.fixture
 def run(request, grid_city, grid_street, server):
-    with running_city(grid_city, grid_street, server, getattr(request, "param", TCP)) as run:
+    with contextlib.closing(Run(grid_city, grid_street, server, getattr(request, "param", TCP))) as run:
         yield run
 
 
 @pytest.fixture
 def own_server(grid_models, tmp_path):
-    """A server that the test may stop."""
     server = ModelServer(grid_models, tmp_path / "s")
     yield server
     server.stop()
@@ -191,23 +176,22 @@ def own_server(grid_models, tmp_path):
 def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run, fault):
     run.advance(30)
     assert run.is_on_policies()
-    run.proxy.fault = fault
-    run.advance(FAULT_S)
-    assert all(x.state.mode_state.is_fallback for x in run.frequent_deciders()), {
-        x.tl: x.mode for x in run.frequent_deciders()
-    }
-    run.proxy.fault = Fault.NONE
-    took_s = run.recovery_s()
-    assert run.is_on_policies() and took_s <= MAX_RECOVERY_S, (took_s, run.description())
+    with injected(run.proxy, fault):
+        run.advance(FAULT_S)
+        modes = {x.tl: x.state.mode_state for x in run.frequent_deciders()}
+        assert all(mode.is_fallback for mode in modes.values()), modes
+    assert run.is_back_in_time()
     before = run.loop.counters.decisions
     run.advance(30)
     assert run.loop.counters.decisions > before + 15 and run.is_on_policies()
     assert run.alarms == []
 
 
-@pytest.mark.parametrize("transport", [TCP, pytest.param(UNIX, marks=pytest.mark.slow)])
+# a new connection after a dead one, HALF_OPEN above, is tested in every run
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", [TCP, UNIX])
 def test_a_server_restarted_at_another_address_is_found_again(transport, grid_city, grid_street, own_server, tmp_path):
-    with running_city(grid_city, grid_street, own_server, transport) as run:
+    with contextlib.closing(Run(grid_city, grid_street, own_server, transport)) as run:
         run.advance(60)
         assert run.is_on_policies()
         own_server.stop()
@@ -215,16 +199,14 @@ def test_a_server_restarted_at_another_address_is_found_again(transport, grid_ci
         assert all(x.state.mode_state.is_fallback for x in run.frequent_deciders())
         own_server.socket_path = tmp_path / "again"
         own_server.start()
-        run.proxy.redirect(run.target(own_server))
-        took_s = run.recovery_s()
-        assert run.is_on_policies() and took_s <= MAX_RECOVERY_S, (took_s, run.description())
-        assert run.alarms == []
+        run.proxy.target = run.target(own_server)
+        assert run.is_back_in_time() and run.alarms == []
 
 
 @pytest.mark.slow
 def test_every_tl_runs_its_plan_while_the_server_is_away_and_is_back_after_it(grid_city, grid_street, own_server):
     """A TL that decides every other cycle holds its plan until its next decision."""
-    with running_city(grid_city, grid_street, own_server) as run:
+    with contextlib.closing(Run(grid_city, grid_street, own_server)) as run:
         run.advance(200)
         assert run.is_on_policies() and run.loop.counters.missing_answers.total() == 0
         own_server.stop()
@@ -235,7 +217,7 @@ def test_every_tl_runs_its_plan_while_the_server_is_away_and_is_back_after_it(gr
         signals = [s for x in run.loop.intersections.values() for s in x.contract.signal_ids]
         assert {light.getProgram(s) for s in signals} == {"adapted"}
         own_server.start(own_server.port)
-        assert run.recovery_s() <= MAX_RECOVERY_S and run.is_on_policies()
+        assert run.is_back_in_time()
         decisions = [decision for event in run.events for decision in event.decisions]
         held = {decision.tl for decision in decisions if decision.mode is ControlMode.HOLD}
         assert held == set(grid_city.tls), "every TL must hold its state before it runs its plan"
@@ -262,19 +244,17 @@ def test_a_version_with_another_contract_is_not_followed(run):
         assert set(run.loop.counters.missing_answers) == {"SA103"}
         assert run.loop.intersections["SA103"].state.mode_state.is_fallback
         assert {x.mode for x in run.loop.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
-    assert run.recovery_s() <= MAX_RECOVERY_S and run.is_on_policies()
-    assert run.alarms == []
+    assert run.is_back_in_time() and run.alarms == []
 
 
 def test_a_fleet_recovers_from_a_fault_as_single_models_do(grid_city, grid_street, server):
-    with running_city(grid_city, grid_street, server, UNIX, fleet="city") as run:
+    with contextlib.closing(Run(grid_city, grid_street, server, UNIX, fleet="city")) as run:
         assert run.fleet.coverage.tls == set(grid_city.tls)
         run.advance(60)
         assert run.loop.counters.missing_answers.total() == 0
-        run.proxy.fault = Fault.DROP
-        run.advance(FAULT_S)
-        run.proxy.fault = Fault.NONE
-        assert run.recovery_s() <= MAX_RECOVERY_S and run.is_on_policies()
+        with injected(run.proxy, Fault.DROP):
+            run.advance(FAULT_S)
+        assert run.is_back_in_time()
         run.fleet.update()
         assert run.fleet.coverage.tls == set(grid_city.tls)
         assert run.alarms == []
@@ -286,16 +266,15 @@ def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_str
     for kind in ("faults", "fixed"):
         trips[kind] = tmp_path / f"{kind}.xml"
         options = ["--tripinfo-output", str(trips[kind]), *TRIPINFO_OPTIONS]
-        with running_city(grid_city, grid_street, server, options=options) as run:
+        with contextlib.closing(Run(grid_city, grid_street, server, options=options)) as run:
             if kind == "fixed":
                 run.connection.api.simulationStep(float(end_s))
                 continue
             for fault in (Fault.RESET, Fault.HALF_OPEN):
                 run.advance(150)
-                run.proxy.fault = fault
-                run.advance(100)
-                run.proxy.fault = Fault.NONE
-                run.recovery_s()
+                with injected(run.proxy, fault):
+                    run.advance(100)
+                assert run.is_back_in_time()
             run.advance(end_s - run.loop.now)
             assert run.alarms == []
     faults, fixed = read_trips(trips["faults"]), read_trips(trips["fixed"])
@@ -306,17 +285,11 @@ def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_str
 def test_the_proxy_injects_every_fault(grid_models, tmp_path):
     with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s")) as server:
         for target in (server.port, tmp_path / "s"):
-            proxy = Proxy(target)
-            try:
+            with contextlib.closing(Proxy(target)) as proxy:
                 for fault in Fault:
                     with Client(proxy.address, retries=0) as client:
                         client.contract("SA101")
-                        proxy.fault = fault
-                        if fault is Fault.NONE:
+                        # which error depends on the fault
+                        is_refused = pytest.raises(Exception) if fault is not Fault.NONE else contextlib.nullcontext()
+                        with injected(proxy, fault), is_refused:
                             client.contract("SA101", timeout_s=0.3)
-                        else:
-                            with pytest.raises(Exception):  # noqa: B017 - which error depends on the fault
-                                client.contract("SA101", timeout_s=0.3)
-                        proxy.fault = Fault.NONE
-            finally:
-                proxy.close()

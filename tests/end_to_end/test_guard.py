@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from controller.guard.__main__ import main as guard_main
-from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, controller, free_port, guard, guard_log, socket_of, sumo
 from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe
 from tests.end_to_end.trainer import Trainer
+from tests.sample_city import write_city
 
 
 def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_server):
@@ -51,11 +50,9 @@ def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_s
 
 
 def test_a_controller_that_hangs_loses_its_signals_and_ends_later(grid_server, tmp_path):
-    city = tmp_path / "city.toml"
-    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-    city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n"))
+    city = write_city(tmp_path, ("[controller]\n", "[controller]\nwatchdog_s = 1\n"))
     with sumo(2) as (port, _), controller(
-        "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", str(city)
+        "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", city
     ) as process:  # fmt: skip
         trainer = Trainer(port)
         trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
@@ -96,19 +93,16 @@ def test_simulation_of_an_only_client_waits_for_the_next_controller(grid_server)
     """Else the guard would step to the end as fast as SUMO does, while a container is restarted."""
     with sumo(1, "--end", "100000") as (port, sumo_process):
         address = f"127.0.0.1:{free_port()}"
-        flags = ("--sumo", f"127.0.0.1:{port}", "--port", address.rpartition(":")[2], "--only-client")
-        with guard(*flags) as holder:
+        with guard("--sumo", f"127.0.0.1:{port}", "--port", address.rpartition(":")[2], "--only-client") as holder:
             first = ("--sumo", address, "--no-guard", "--server", grid_server)
             with controller(*first, "--log-level", "debug") as process:
                 wait_for_line(process.stderr, "second 60")
                 process.kill()
                 process.wait()
-            handed_back = wait_for_line(holder.stderr, "handed 9 signals back")
-            at_s = float(handed_back.rpartition("second ")[2])
+            at_s = float(wait_for_line(holder.stderr, "handed 9 signals back").rpartition("second ")[2])
             wait_for_line(holder.stderr, "no other client is connected; the simulation waits")
             with controller(*first, "--log-level", "debug") as process:
-                begin = wait_for_line(process.stderr, "controlling SA101")
-                assert float(begin.rpartition("second ")[2]) < at_s + 60
+                assert float(wait_for_line(process.stderr, "controlling SA101").rpartition("second ")[2]) < at_s + 60
                 wait_for_line(process.stderr, "SA101, SA102")
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(60) == 0
@@ -133,17 +127,6 @@ def test_other_clients_do_not_wait_for_a_controller_forever():
         assert process.wait(30) == 0
         trainer.step(30)
         trainer.client.close()
-
-
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [((), "--sumo HOST:PORT to attach"), (("--sumo", "127.0.0.1:1", "--port", "70000"), "cannot listen on it")],
-)
-def test_invalid_guard_flags_give_one_error_line(flags, reason, monkeypatch, capsys):
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the guard keeps its handlers, and this process its own
-    assert guard_main(list(flags)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and len(printed.err.splitlines()) == 1 and reason in printed.err
 
 
 def test_of_two_controllers_started_at_once_only_one_controls(grid_server):

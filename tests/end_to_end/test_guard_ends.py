@@ -99,8 +99,7 @@ def test_a_guard_outlives_a_parent_that_ends_before_it_is_ready():
         guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0.2, "--spawned") as process,
     ):
         process.stdout.close()
-        trainer = Trainer(port)
-        trainer.step(100)
+        Trainer(port).step(100)
         assert process.poll() is None
 
 
@@ -178,8 +177,7 @@ def test_a_connection_that_is_not_traci_is_closed(sent):
     ):
         trainer = Trainer(port)
         trainer.step(5)
-        listener = int(process.stdout.readline().split()[1])
-        with socket.create_connection(("127.0.0.1", listener)) as client:
+        with socket.create_connection(("127.0.0.1", int(process.stdout.readline().split()[1]))) as client:
             client.sendall(sent)
             trainer.step(60)
             client.settimeout(20)

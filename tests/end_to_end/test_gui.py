@@ -44,7 +44,6 @@ def test_gui_is_refused_where_no_program_is_started(capsys, flags, message):
 
 @pytest.fixture
 def display(monkeypatch):
-    """A display without a screen."""
     program = shutil.which("Xvfb")
     if program is None:
         pytest.skip("Xvfb is not installed")

@@ -3,6 +3,8 @@
 import math
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from city import config, network
 from export import pretrained
 from greenserve.__main__ import main
@@ -15,6 +17,8 @@ ARMS, LANES = 7, 7
 PROGRAM = "many"
 
 
+# export with its parity check and control of dialect street are also tested, on smaller junctions, in every run
+@pytest.mark.slow
 def test_a_junction_of_49_lanes_and_14_greens_is_exported_and_controlled(tmp_path):
     nodes = '<node id="A0" x="0" y="0" type="traffic_light"/>'
     edges = ""

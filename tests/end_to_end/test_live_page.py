@@ -33,6 +33,13 @@ def browser():
 opened = functools.partial(real_browser.opened, status="live")
 
 
+def name_operator(page, name):
+    """Answer the question for the operator's name."""
+    page.wait_for_selector("#author-dialog[open]")
+    page.fill("#author", name)
+    page.keyboard.press("Enter")
+
+
 @contextlib.contextmanager
 def running(*arguments, address="127.0.0.1:0"):
     """A controller with the page; yields (its address with the token, process)."""
@@ -98,11 +105,10 @@ def test_the_page_shows_the_states_that_sumo_shows(browser):
 
 def test_a_click_sets_a_tl_to_fixed_and_back(browser, url):
     with opened(browser, url) as page:
-        page.fill("#author", "Ada")
-        page.keyboard.press("Tab")
         select_tl(page, "sa102")
         assert page.inner_text("#tl-name") == "SA102"
         page.click("[data-mode=fixed]")
+        name_operator(page, "Ada")  # the first command asks
         page.wait_for_selector("[data-mode=fixed][aria-pressed=true]")
         assert "set by Ada" in page.inner_text("#tl-mode")
         names = page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
@@ -132,6 +138,7 @@ def test_a_marker_is_clicked_and_keys_do_the_rest(browser, url):
         assert page.evaluate("greenserve.map.scale") > scale
         page.keyboard.press("Escape")
         page.keyboard.press(" ")
+        name_operator(page, "Ada")
         page.wait_for_selector("#status.paused")
         second = page.evaluate("greenserve.shown.second")
         page.keyboard.press(".")
@@ -145,6 +152,13 @@ def test_without_the_token_the_page_only_shows_and_the_address_bar_never_shows_i
     with opened(browser, url.partition("#")[0]) as page:
         assert page.locator("#pause").is_disabled() and page.locator("#no-token").is_visible()
         assert page.locator("#zoom-in").is_enabled()
+        select_tl(page, "SA101")
+        assert page.locator("[data-mode]:enabled").count() == 0 and page.locator("#no-token").is_visible()
+    with opened(browser, url.partition("#")[0] + "#token=" + 24 * "x") as page:
+        page.click("#pause")
+        name_operator(page, "Ada")
+        page.wait_for_selector("#no-token:visible")  # the controller has another one
+        assert page.locator("#pause").is_disabled()
     with opened(browser, url) as page:
         assert "token" not in page.url
         page.reload()
@@ -158,12 +172,14 @@ def test_the_page_survives_a_restart_of_the_controller_and_stays_in_command(brow
         context = opened(browser, url)
         page = context.__enter__()
         process.send_signal(signal.SIGTERM)
-        page.wait_for_selector("#lost:visible")
+        page.wait_for_selector("#lost.ended:visible")  # a normal end is no alarm
+        assert page.inner_text("#lost-text") == "The run has ended. The page connects again by itself."
         assert process.wait(30) == 0
     with running(address=address):
         page.wait_for_selector("#status.live")
         assert not page.locator("#lost").is_visible()
         page.click("#pause")
+        name_operator(page, "Ada")
         page.wait_for_selector("#status.paused")
         context.__exit__(None, None, None)
 
@@ -184,7 +200,192 @@ def test_a_watched_run_whose_sumo_ends_is_shown_as_ended(browser):
     ):
         process_of_sumo.kill()
         page.wait_for_selector("#status.ended")
-        wait_until(lambda: "The run has ended" in page.inner_text("#lost"))
+        wait_until(lambda: "The run has ended: the connection to SUMO was lost" in page.inner_text("#lost"))
+        assert page.locator("#lost:not(.ended)").is_visible()
+
+
+def test_a_lost_controller_has_no_live_buttons_and_the_page_says_since_when(browser):
+    with running() as (url, process), opened(browser, url) as page:
+        wait_until(lambda: page.evaluate("greenserve.shown.second") > 3)
+        select_tl(page, "SA101")
+        assert page.locator("[data-command]:disabled").count() == 0
+        process.kill()
+        page.wait_for_selector("#status.lost")
+        since = page.inner_text("#clock")
+        wait_until(lambda: f"since {since}. If it has ended or hangs, the simulation" in page.inner_text("#lost-text"))
+        wait_until(lambda: re.search(r"Silent for [1-9]\d* s", page.inner_text("#lost-for")))
+        assert page.locator("[data-command]:enabled, [data-mode]:enabled").count() == 0
+
+
+def test_five_fast_steps_are_five_seconds(browser, url):
+    with opened(browser, url) as page:
+        page.keyboard.press(" ")
+        name_operator(page, "Ada")
+        page.wait_for_selector("#status.paused")
+        wait_until(lambda: "pause, by Ada" in page.inner_text("#commands"))
+        second = page.evaluate("greenserve.run().second")
+        for _ in range(5):
+            page.keyboard.press(".")
+        wait_until(lambda: page.evaluate("greenserve.run().second") >= second + 5)
+        page.wait_for_timeout(1500)
+        assert page.evaluate("greenserve.run().second") == second + 5
+        assert page.locator("#status.paused").is_visible()
+        page.keyboard.press(" ")
+        page.wait_for_selector("#status.live")
+
+
+def test_a_commands_name_can_be_refused_and_changed(browser, url):
+    with opened(browser, url) as page:
+        page.click("#pause")
+        page.wait_for_selector("#author-dialog[open]")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#author-dialog", state="hidden")
+        page.wait_for_timeout(500)
+        assert page.inner_text("#status") == "live"  # no name, no command
+        page.click("#operator")
+        name_operator(page, "Eve")
+        assert page.inner_text("#operator") == "as Eve" and page.inner_text("#status") == "live"
+
+
+def test_a_search_without_a_result_is_forgotten(browser, url):
+    with opened(browser, url) as page:
+        page.fill("#search", "nothing")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#toast:visible")
+        assert page.inner_text("#toast") == "No TL or signal is called nothing."
+        page.fill("#search", "SA101")
+        page.wait_for_selector("#toast", state="hidden")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tl-panel:visible")
+        assert not page.locator("#toast").is_visible()
+
+
+NOW = dict(mode="policy", since_s=5, set_by="", until_s=0, model="SA101", version=3, pinned_version=0, reason="")
+DECISION = dict(at_s=10, observation=[], phases=[0], min_green_passed=True, action=[1], scores=[], failure="")
+
+
+@pytest.mark.parametrize(
+    ("now", "decision", "pressed", "bold", "note"),
+    [
+        pytest.param({}, {}, ["policy"], ["green 1"], "", id="policy"),
+        pytest.param({"mode": "fixed", "set_by": "Ada"}, {}, ["fixed"], [], "not followed in mode fixed", id="fixed"),
+        pytest.param({"mode": "hold", "set_by": "Ada"}, {}, ["hold"], ["green 2"], "not followed in mode hold", id="hold"),
+        pytest.param({"mode": "fallback"}, {"action": [], "failure": "Unavailable: x"}, [], [], "no valid answer", id="fallback"),
+        pytest.param({"mode": "recovering"}, {}, [], [], "not followed in mode recovering", id="recovering"),
+    ],
+)  # fmt: skip
+def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decision, pressed, bold, note):
+    with opened(browser, url) as page:
+        select_tl(page, "SA101")
+        page.wait_for_selector("#tl-choice .choice")
+        shown = page.evaluate(
+            """([now, decision]) => {
+                const panel = greenserve.tlPanel(), requested = [panel.tl.greens[0][2]];
+                panel.update({ is_first: true, now, decision, band: [], queue: [], overrides: [], sentences: [],
+                    states: { requested, permitted: requested } }, 10);
+                const texts = (query) => [...document.querySelectorAll(query)].map((each) => each.textContent);
+                return [[...document.querySelectorAll("[data-mode][aria-pressed=true]")].map((each) => each.dataset.mode),
+                    texts(".choice.chosen > span:first-child"), texts("#tl-choice .note").join()];
+            }""",
+            [{**NOW, **now}, {**DECISION, **decision}],
+        )
+        assert shown[:2] == [pressed, bold] and note in shown[2]
+
+
+def test_the_mean_of_a_minute_knows_decisions_that_are_rarer(browser, url):
+    def means(*points):
+        return page.evaluate(
+            "(points) => import('/static/panels.js').then(({ minuteMeans }) => "
+            "minuteMeans(points.map(([t]) => t), points.map(([, q]) => q)))",
+            points,
+        )
+
+    with opened(browser, url) as page:
+        assert means((0, 4), (90, 10), (180, 0)) == [4, 4, 10]
+        # 20 s of the first and 40 s of the second; less than a minute since the begin
+        assert means((0, 3), (50, 6), (90, 0)) == [3, 3, 5]
+        assert means((0, 2), (30, 4), (60, 8), (120, 0)) == [2, 2, 3, 8]
+        assert means((100, 7)) == [7]
+
+
+def test_times_are_those_of_the_streets_clock(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#commands *")
+        texts = page.evaluate("""() => {
+            const run = { second: 4000, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 };
+            const commands = [["set-mode", "SA101", "fixed until second 4500"], ["step", "", "3700.5"]].map(
+                ([action, target, value], k) => ({ number: 900 + k, at_s: 3600 + k, action, target, value, author: "Ada" }));
+            const settings = [{ tls: ["SA101"], count: 3, value: "fixed", author: "Ada", at_s: 3600, until_s: 4500 }];
+            greenserve.cityPanel().update({ run, commands, settings, latency_ms: {}, alarms: [] }, 1);
+            const lines = [...document.querySelectorAll("#commands li, #settings li")].map((each) => each.textContent);
+            return [...lines, document.querySelector("#commands time").title];
+        }""")
+        assert texts == [
+            "SA101 and 2 more: fixed until 01:15:00, by Ada, at 01:00:00",
+            "01:00:01 step to 01:01:40, by Ada",
+            "01:00:00 SA101 set to fixed until 01:15:00, by Ada",
+            "simulated second 3601",
+        ]
+        wait_until(lambda: page.get_attribute("#clock", "title").startswith("simulated second "))
+
+
+def test_one_cause_is_shown_and_its_consequences_are_folded(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#alarms *")
+        shown = page.evaluate("""() => {
+            const run = { second: 100, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 };
+            const of = (name, consequence_of) => ({ id: `Greenserve${name}`, name: `Greenserve${name}`, severity: "critical",
+                since_s: 5, count: 1, text: "", ended_s: null, acknowledged_by: "", consequence_of });
+            const alarms = [of("ManyTLsInFallback", "GreenserveServerDown"), of("ServerDown", ""), of("RunLate", ""),
+                of("TLInFallback", "GreenserveServerDown"), of("Overrides", "GreenserveGone")];
+            greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms }, 1);
+            greenserve.showAlarmCount(alarms);
+            const names = (query) => [...document.querySelectorAll(query)].map((each) => each.textContent);
+            return [names("#alarms > li > div > strong"), names("#alarms .consequences > summary"),
+                names("#alarms .consequences strong"), document.getElementById("alarm-count").textContent];
+        }""")
+        assert shown == [
+            ["Server Down", "Run Late", "Overrides"], ["2 consequences"], ["Many TLs In Fallback", "TL In Fallback"],
+            "3 alarms, critical",
+        ]  # fmt: skip
+
+
+def test_the_legend_has_the_colours_of_vehicles(browser, url):
+    with opened(browser, url) as page:
+        page.evaluate("document.querySelectorAll('#city-panel > details').forEach((each) => { each.open = true; })")
+        assert "vehicle slower than 5 m/s" in page.inner_text("#legend")
+        colours = page.evaluate("""() => [...document.querySelectorAll("#legend canvas")].slice(-4).map((canvas) => {
+            const [r, g, b] = canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data;
+            return "#" + [r, g, b].map((each) => each.toString(16).padStart(2, "0")).join("");
+        })""")
+        assert colours == page.evaluate(
+            "['free', 'slow', 'stopped', 'queue'].map((name) => greenserve.map.colours[name])"
+        )
+
+
+MIN_CONTRAST = 4.5
+"""Of a text and what is behind it (WCAG, level AA)."""
+LOW_CONTRASTS = """(least) => {
+    const channel = (c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const over = (front, back, alpha) => front.slice(0, 3).map((c, k) => alpha * c + (1 - alpha) * back[k]);
+    const behind = (element) => {
+        if (!element) return [255, 255, 255];
+        const colour = numbers(getComputedStyle(element).backgroundColor), alpha = colour[3] ?? 1;
+        return alpha === 1 ? colour : over(colour, behind(element.parentElement), alpha);
+    };
+    const opacity = (element) => (element ? Number(getComputedStyle(element).opacity) * opacity(element.parentElement) : 1);
+    const low = [];
+    for (const element of document.querySelectorAll("header *, #panel *")) {
+        const hasText = [...element.childNodes].some((each) => each.nodeType === 3 && each.textContent.trim());
+        if (!hasText || !element.checkVisibility()) continue;
+        const back = behind(element), front = over(numbers(getComputedStyle(element).color), back, opacity(element));
+        const [dark, bright] = [light(front), light(back)].sort((a, b) => a - b), ratio = (bright + 0.05) / (dark + 0.05);
+        if (ratio < least) low.push(`${element.textContent.trim()}: ${ratio.toFixed(1)}`);
+    }
+    return low;
+}"""
 
 
 @pytest.fixture
@@ -245,6 +446,22 @@ def test_a_frame_that_cannot_be_read_is_an_error_and_the_page_connects_again(rel
     assert all("frame" in text and "not caught" not in text for text in errors)
 
 
+def test_a_frame_without_news_changes_no_clock(relayed, url):
+    empty = b"\x01\x00\x01\x00" + bytes(12)
+    page, connections, errors = relayed(lambda number, message: message)
+    page.goto(url)
+    page.wait_for_selector("#status.live")
+    wait_until(lambda: page.evaluate("greenserve.shown.second") > 0)
+    page.evaluate(
+        "new MutationObserver(() => { window.zero ||= document.getElementById('clock').textContent === '00:00:00'; })"
+        ".observe(document.getElementById('clock'), { childList: true, subtree: true, characterData: true })"
+    )
+    frames = page.evaluate("Number(document.documentElement.dataset.frames)")
+    connections[0].send(empty)
+    wait_until(lambda: page.evaluate("Number(document.documentElement.dataset.frames)") > frames + 2)
+    assert errors == [] and not page.evaluate("window.zero")
+
+
 def test_an_alarm_has_its_runbook_on_the_page(browser, url):
     with opened(browser, url) as page:
         page.wait_for_selector("#alarms *")
@@ -294,8 +511,11 @@ def test_alarms_and_links_are_named_as_they_are(browser, url):
 @pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
     with opened(browser, url, width=width, height=height, scheme=scheme) as page:
+        page.wait_for_selector("#modes button:disabled")  # modes that no TL has
+        assert page.evaluate(LOW_CONTRASTS, MIN_CONTRAST) == []
         select_tl(page, "SA101")
         page.wait_for_selector("#tl-chart canvas")
+        assert page.evaluate(LOW_CONTRASTS, MIN_CONTRAST) == []
         page.screenshot(path=tmp_path / "page.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator("#map").bounding_box()["height"] > 0.4 * height

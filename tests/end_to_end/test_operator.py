@@ -13,8 +13,8 @@ import pytest
 from city.errors import InputError, ProgramFailed
 from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
-from tests.conftest import GRID
 from tests.end_to_end.programs import controller, free_port, guard, sumo
+from tests.sample_city import write_city
 from tests.waiting import wait_until
 
 PRESSURE = ("--policy", "max-pressure")
@@ -75,13 +75,11 @@ def test_a_tl_that_an_operator_set_stays_so_over_a_restart(tmp_path):
 
 def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_path):
     """The pause is more than twice as long as the guard's watchdog."""
-    city = tmp_path / "city.toml"
-    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-    city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 2\n"))
+    city = write_city(tmp_path, ("[controller]\n", "[controller]\nwatchdog_s = 2\n"))
     http, held = free_port(), free_port()
     with sumo(1, "--end", "100000") as (sumo_port, _):
         holding = ("--sumo", f"127.0.0.1:{sumo_port}", "--port", held, "--only-client", "--watchdog-s", "2")
-        flags = ("--sumo", f"127.0.0.1:{held}", "--no-guard", "--city", str(city), "--http", f"127.0.0.1:{http}")
+        flags = ("--sumo", f"127.0.0.1:{held}", "--no-guard", "--city", city, "--http", f"127.0.0.1:{http}")
         with guard(*holding) as holder, operated(*PRESSURE, *flags) as (process, client):
             paused = client.call("Pause", pb.PauseRequest(author="ann"))
             time.sleep(4.5)
@@ -149,19 +147,20 @@ def test_watchers_see_the_end_of_sumo(tmp_path):
 
 @pytest.mark.parametrize("guard_flags", [(), ("--no-guard",)], ids=["guarded", "not guarded"])
 def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(guard_flags):
-    with sumo(1) as (sumo_port, process_of_sumo):
-        flags = (*guard_flags, "--sumo", f"127.0.0.1:{sumo_port}")
-        with operated(*PRESSURE, *flags) as (process, client):
-            client.call("Pause", pb.PauseRequest(author="ann"))
-            time.sleep(0.5)
-            assert process.poll() is None
-            process_of_sumo.kill()
-            begin_s = time.monotonic()
-            assert process.wait(30) == 1
-            assert time.monotonic() - begin_s < 5
-            log = process.stderr.read()
-            (error,) = [line for line in log.splitlines() if " ERROR " in line]
-            assert "Traceback" not in log and "at second" in error, log
+    with (
+        sumo(1) as (sumo_port, process_of_sumo),
+        operated(*PRESSURE, *guard_flags, "--sumo", f"127.0.0.1:{sumo_port}") as (process, client),
+    ):
+        client.call("Pause", pb.PauseRequest(author="ann"))
+        time.sleep(0.5)
+        assert process.poll() is None
+        process_of_sumo.kill()
+        begin_s = time.monotonic()
+        assert process.wait(30) == 1
+        assert time.monotonic() - begin_s < 5
+        log = process.stderr.read()
+        (error,) = [line for line in log.splitlines() if " ERROR " in line]
+        assert "Traceback" not in log and "at second" in error, log
 
 
 @pytest.mark.parametrize("case", ["in use", "not loopback", "half of TLS"])

@@ -138,10 +138,26 @@ def test_keys_alone_play_step_and_seek(browser, url):
         wait_until(lambda: second(page) == first)
 
 
+def test_texts_of_a_record_have_the_streets_clock(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#next-mark:enabled")
+        texts = page.evaluate("""() => {
+            const player = greenserve.player();
+            const marks = [[5, "command", "SA101 set to fixed until second 900, by Ada"]];
+            player.overview = { ...player.overview, marks, missing: ["a message of second 61.5 is damaged"] };
+            player.showOverview();
+            return [document.querySelector("#marks-list li").textContent, document.getElementById("missing").textContent];
+        }""")
+        assert texts == [
+            "00:00:05command: SA101 set to fixed until 00:15:00, by Ada",
+            "a message of 00:01:01 is damaged",
+        ]
+
+
 def test_a_record_has_no_commands(browser, url):
     with opened(browser, url) as page:
         select_tl(page, SILENT_TL)
-        assert page.locator("[data-command], [data-mode], #author, #no-token").count() == 0
+        assert page.locator("[data-command], [data-mode], #author, #no-token, #settings").count() == 0
         names = page.evaluate("[...document.querySelectorAll('button')].map((each) => each.textContent)")
         assert not {"Fixed", "Hold", "Policy", "Acknowledge"} & set(names)
 
@@ -201,8 +217,9 @@ def test_the_page_says_that_the_command_has_ended(browser, folder):
         address, process = stack.enter_context(playing(folder))
         page = stack.enter_context(opened(browser, address))
         process.send_signal(signal.SIGTERM)
-        page.wait_for_selector("#lost:visible")
-        assert page.inner_text("#status") == "lost"
+        page.wait_for_selector("#lost.ended:visible")
+        assert page.inner_text("#status") == "ended"
+        assert page.inner_text("#lost-text") == "greenserve replay has ended. The page connects again by itself."
         assert process.wait(20) == 0
 
 

@@ -68,7 +68,7 @@ def test_ctrl_c_before_control_begins_exits_at_once(grid_server):
         controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process,
     ):
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(4)
+            process.wait(2.5)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 1
         assert "interrupted before any signal was touched" in process.stderr.read()

@@ -80,8 +80,7 @@ def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_model
 def test_state_of_the_wrong_length_is_reported_and_set_right(grid_server, flags, links):
     with attached(grid_server, *flags, tls="SA101,SA102", end="200") as (process, client, history):
         step_until(client, 100, history)
-        length = len(history[-1]["A0"])
-        client.trafficlight.setRedYellowGreenState("A0", "r" * (length + links))
+        client.trafficlight.setRedYellowGreenState("A0", "r" * (len(history[-1]["A0"]) + links))
         log = log_after_end(process, client, history)
         assert "ALARM: A0 at" in log and "unexpected_state" in log and "A1" not in "".join(re.findall("ALARM: .*", log))
         assert len({states["A0"] for states in history[130:200]}) > 2, "not frozen"

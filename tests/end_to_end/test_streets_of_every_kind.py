@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from city import config, network
-from city.errors import InputError
 from export import pretrained
 from pretraining.junction_policies import JunctionPolicies
 from tests.end_to_end import handmade_streets
@@ -20,6 +19,7 @@ JOINED = ["--junctions.join", "--junctions.join-dist", "60", "--tls.join", "--tl
 GENERATED = {
     "crossroads": GRID,
     "left-hand": (*GRID, "--lefthand"),
+    "100 km/h": (*GRID, "--default.speed", "27.78"),
     "three arms and more": SPIDER,
     "joined junctions": (*RANDOM, *JOINED),
     "pedestrian crossings": (*GRID, "--sidewalks.guess", "--crossings.guess"),
@@ -89,11 +89,3 @@ def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, t
     # where the last vehicles are when a short run ends is chance
     assert shipped.arrived >= (0.9 if name in TIMES else 0.95) * fixed.arrived
     assert longest_queue.teleports <= fixed.teleports and shipped.teleports <= fixed.teleports
-
-
-def test_unregulated_junction_whose_plan_shows_all_green_is_refused(tmp_path):
-    street = generate(tmp_path, *GRID, "--default-junction-type", "traffic_light_unregulated")
-    with pytest.raises(
-        InputError, match=r"gives green to foes .* has links 0 and \d+.*: never show them green together"
-    ):
-        run(street, SECONDS, LongestQueue)

@@ -3,39 +3,33 @@ trips."""
 
 import contextlib
 import urllib.request
-from dataclasses import replace
 
 import pytest
 
-from city import config, network
-from signals import contract
-from tests.conftest import GRID
+from city import network
 from tests.end_to_end import sumo_rl_runs
-from tests.end_to_end.generated_streets import LongestQueue
 from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.sumo_rl_runs import Run
-from tests.end_to_end.trained_actors import fitted, of_stable_baselines3, write
 from tests.networks import netconvert
+from tests.sample_city import write_city
 from tests.sumo_rl_cases import run_in_a_process
 
 
 @pytest.mark.parametrize(
-    ("name", "transport", "has_internal_links", "times", "step_s", "actors"),
+    ("name", "transport", "has_internal_links", "times", "step_s", "seconds"),
     [
-        pytest.param("cologne1", "libsumo", True, (5, 2, 5), 1.0, "random", marks=pytest.mark.slow),
-        pytest.param("cologne1", "guard", True, (5, 3, 5), 1.0, "random", marks=pytest.mark.slow),
-        pytest.param("cologne1", "guard", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
-        ("cologne1", "traci", False, (5, 2, 5), 1.0, "trained"),
-        ("cologne1", "traci", True, (5, 2, 5), 0.5, "random"),
-        pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, "random", marks=pytest.mark.slow),
-        pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
-        pytest.param("cologne8", "libsumo", False, (5, 4, 8), 1.0, "random", marks=pytest.mark.slow),
-        ("ingolstadt7", "traci", True, (10, 3, 10), 1.0, "random"),
-        pytest.param("ingolstadt7", "libsumo", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
+        pytest.param("cologne1", "libsumo", True, (5, 2, 5), 1.0, 600, marks=pytest.mark.slow),
+        pytest.param("cologne1", "guard", True, (5, 3, 5), 1.0, 600, marks=pytest.mark.slow),
+        ("cologne1", "traci", False, (5, 2, 5), 1.0, 300),
+        ("cologne1", "traci", True, (5, 2, 5), 0.5, 300),
+        pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, 600, marks=pytest.mark.slow),
+        pytest.param("cologne8", "libsumo", False, (5, 4, 8), 1.0, 600, marks=pytest.mark.slow),
+        ("ingolstadt7", "traci", True, (10, 3, 10), 1.0, 300),
+        pytest.param("ingolstadt7", "libsumo", True, (5, 2, 5), 1.0, 600, marks=pytest.mark.slow),
     ],
 )
 def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
-    name, transport, has_internal_links, times, step_s, actors, shared, tmp_path
+    name, transport, has_internal_links, times, step_s, seconds, shared, tmp_path
 ):
     pytest.importorskip("gymnasium", reason="sumo-rl is not installed (pip install sumo-rl)")
     folder = shared / "scenarios" / name
@@ -43,37 +37,24 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
     net_file = street.net_file
     if not has_internal_links:
         net_file = netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
-    run = Run(str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), 600, step_s, *times)
-    if actors == "trained":
-        write(tmp_path / "weights.json", trained(name, run, street, shared))
-        run = replace(run, weights=str(tmp_path / "weights.json"))
+    run = Run(
+        str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), seconds, step_s, *times
+    )
     expected, expected_trips = run_in_a_process(sumo_rl_runs, "sumo-rl", run)
     result, trips = run_in_a_process(sumo_rl_runs, transport, run)
     assert result["alarms"] == [] and result["overrides"] == {}
-    assert result["decisions"] == expected["decisions"] and len(expected["decisions"]) == 600 // times[0]
+    assert result["decisions"] == expected["decisions"] and len(expected["decisions"]) == seconds // times[0]
     assert trips == expected_trips != []
 
 
-def trained(name, run, street, shared):
-    """Trained actors of a street: stable-baselines3's on cologne1, else fitted to serving the longest queue."""
-    if name == "cologne1":
-        return of_stable_baselines3(shared / "checkpoints" / "torch" / "sb3_ppo_cologne1")
-    decisions = run_in_a_process(sumo_rl_runs, "sumo-rl", run)[0]["decisions"]
-    city = config.City(street.net_file)
-    contracts = [contract.build(city, config.TL((s,), "sumo-rl", s), street) for s in street.signals]
-    return fitted(decisions, LongestQueue(street, contracts))
-
-
 def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
-    text = (GRID / "city.toml").read_text().replace('"grid.sumocfg"', f'"{GRID / "grid.sumocfg"}"')
-    (tmp_path / "city.toml").write_text(text.replace("[safety]\n", '[safety]\nfloors = "dialect"\n'))
-    flags = ("--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101")
+    city = write_city(tmp_path, ("[safety]\n", '[safety]\nfloors = "dialect"\n'))
+    flags = ("--city", city, "--server", grid_server, "--infer-tl", "SA101")
     with program("controller", *flags, "--end", "30", "--libsumo") as process:
         assert process.wait(60) == 0
         lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
     port = free_port()
-    waiting = ("--clients", "2", "--no-guard", "--http", f"127.0.0.1:{port}")
-    with program("controller", *flags, *waiting) as process:
+    with program("controller", *flags, "--clients", "2", "--no-guard", "--http", f"127.0.0.1:{port}") as process:
         metrics = ""
         while process.poll() is None and "controller_street_floors 0.0" not in metrics:
             with contextlib.suppress(OSError):

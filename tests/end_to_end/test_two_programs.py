@@ -153,7 +153,6 @@ def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_
 
 
 def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folder, tmp_path, capfd, caplog):
-    """Those that can be controlled; the other one is named once."""
     caplog.set_level("INFO", "controller")
     city = tmp_path / "city.toml"
     city.write_text(f'[network]\nsumocfg = "{folder / "street.sumocfg"}"\n')

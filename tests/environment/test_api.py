@@ -1,7 +1,9 @@
-"""The contracts of PettingZoo, Gymnasium and the libraries on top of them, as their own tests check them."""
+"""The contracts of PettingZoo, Gymnasium and the libraries on top of them, and the first examples of the docs."""
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -91,6 +93,7 @@ def test_supersuits_vectorisation_runs():
         assert [k for k, is_end in enumerate(ends) if is_end] == [11, 23], "it resets itself"
 
 
+@pytest.mark.slow
 def test_gymnasiums_vectorisation_runs_environments_in_processes_of_their_own():
     makes = [lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2
     with contextlib.closing(gymnasium.vector.AsyncVectorEnv(makes, context="spawn")) as envs:
@@ -111,7 +114,6 @@ def test_environment_is_copied_by_its_arguments(parallel):
 
 
 def run_script(script, folder):
-    """Run a script in a folder of the user's."""
     (folder / "train.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True)
@@ -143,3 +145,24 @@ def test_missing_package_names_the_extra(module, name, extra, tmp_path):
 def test_the_client_needs_no_gymnasium(tmp_path):
     script = "import sys; sys.modules['gymnasium'] = None\nimport greenserve; print(greenserve.Client.__module__)"
     assert run_script(script, tmp_path).stdout.strip() == "serving.client.client"
+
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "environment.md").read_text(), re.M | re.S)
+
+
+def test_episode_of_the_page_runs(grid_models, tmp_path, monkeypatch):
+    for path in GRID.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    sumocfg = tmp_path / "grid.sumocfg"
+    text = sumocfg.read_text()
+    assert 'end value="3600"' in text
+    sumocfg.write_text(text.replace('end value="3600"', 'end value="300"'))
+    (tmp_path / "models").symlink_to(grid_models)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(BLOCKS[0], names)
+    assert set(names["observations"]) == {"SA101", "SA102"} and names["env"].agents == []
+    exec(BLOCKS[1], names)
+    with contextlib.closing(names["env"]) as env:
+        assert env.reset(seed=1)[0].shape == (21,)

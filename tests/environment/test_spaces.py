@@ -45,8 +45,7 @@ def test_street_dialects_observations_lie_in_their_space_on_any_street(vehicles,
     readings = Readings(np.array([none, none]), none, none, VehicleReadings(rows, *values))
     state = PhaseState((0,), True, since_s, (0.0, *[since_s] * (CONTRACT.action.size - 1)))
     observer = dialects.of(CONTRACT).observer(CONTRACT, {lane: k for k, lane in enumerate(LANES)}, length_m)
-    observation = observer.observe(readings, shares_of(readings, length_m), state)
-    assert observation_space(CONTRACT).contains(observation)
+    assert observation_space(CONTRACT).contains(observer.observe(readings, shares_of(readings, length_m), state))
 
 
 def test_gymnasiums_check_of_the_street_dialect_passes(single):

@@ -19,7 +19,7 @@ CASES = [
     pytest.param("cologne1", "average-speed", "traci", 150, marks=pytest.mark.slow),
     pytest.param("cologne8", "diff-waiting-time", "libsumo", 600, marks=pytest.mark.slow),
     pytest.param("cologne8", "pressure", "libsumo", 200, marks=pytest.mark.slow),
-    ("ingolstadt7", "queue", "libsumo", 200),
+    pytest.param("ingolstadt7", "queue", "libsumo", 200, marks=pytest.mark.slow),
     pytest.param("ingolstadt7", "average-speed", "libsumo", 600, marks=pytest.mark.slow),
     pytest.param("ingolstadt7", "diff-waiting-time", "traci", 300, marks=pytest.mark.slow),
 ]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from city import config, network
+from city import network
 from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import detector_faults, policy_models
@@ -145,17 +145,17 @@ def test_arms_with_faults_are_those_that_the_controller_runs():
     assert names[5:] == ["served:3+faults", "max-pressure+faults", "greedy+faults"]
 
 
-def test_max_pressure_without_detectors_loses():
-    city = config.load(GRID / "city.toml")
-    simulator = ArmSimulator(EvaluationTask(city, tuple(city.tls), 600.0, faults=detector_faults.parse("missing=1")))
+def test_max_pressure_without_detectors_loses(grid_city):
+    faults = detector_faults.parse("missing=1")
+    simulator = ArmSimulator(EvaluationTask(grid_city, tuple(grid_city.tls), 400.0, faults=faults))
     arm, blind = with_faults(parse("max-pressure"))
     assert simulator.run(blind, Demand(1)).delay_s > 1.2 * simulator.run(arm, Demand(1)).delay_s
 
 
 @pytest.mark.parametrize("fault", ["missing", "stuck"])
-def test_blind_lanes_are_served_by_the_longest_red(fault):
+def test_blind_lanes_are_served_by_the_longest_red(fault, grid_city):
     """Whatever a policy for any junction sees, no link is red for longer than max_red_s and the time to serve it."""
-    city = policy_models.with_street_dialect(config.load(GRID / "city.toml"))
+    city = policy_models.with_street_dialect(grid_city)
     city = replace(city, safety=replace(city.safety, max_red_s=60.0))
     network_of_city = network.of_city(city)
     contracts = [contract.build(city, tl, network_of_city) for tl in city.tls.values()]

@@ -35,12 +35,13 @@ from simulation.executors.processes import Processes
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import read_trips
 from tests.conftest import GRID
+from tests.error_lines import assert_refused as refused
 from tests.evaluation.outcomes import ZERO
 from tests.serving.conftest import running
 from training import checkpoints
 
 CITY = ("--city", str(GRID / "city.toml"))
-SECONDS = 400.0
+SECONDS = 330.0
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,6 @@ def results(grid_models, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def document(results):
-    """results.json of that evaluation."""
     return json.loads((results[1] / "results.json").read_text())
 
 
@@ -138,9 +138,10 @@ def test_results_name_city_tls_and_models(results, document, grid_city, grid_mod
 def test_served_arm_of_a_city_without_tables_is_refused_with_the_remedy(arm, tmp_path, capsys):
     (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
     assert program.main(["--city", str(tmp_path / "city.toml"), "--arms", f"fixed,{arm}"]) == 2
-    assert capsys.readouterr().err == (
+    refused(
+        capsys,
         f"error: {tmp_path / 'city.toml'}: has no tables [tl.NAME], which arm {arm} needs for its models; write them "
-        f"with greenserve city init --out FILE, or leave {arm} out of --arms\n"
+        f"with greenserve city init --out FILE, or leave {arm} out of --arms",
     )
 
 
@@ -149,7 +150,7 @@ def test_file_that_cannot_be_written_is_named_and_nothing_half_written_stays(nam
     (tmp_path / name).mkdir()
     flags = ("--arms", "fixed", "--seeds", "1", "--seconds", "50", "--out", str(tmp_path))
     assert program.main([*CITY, *flags]) == 2
-    assert f"error: {tmp_path / name}: cannot be written: Is a directory" in capsys.readouterr().err
+    refused(capsys, f"error: {tmp_path / name}: cannot be written: Is a directory")
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*"))
 
 
@@ -186,8 +187,7 @@ def test_differences_are_paired(results, document):
     delays = {arm: [s["delay_s"] for s in document["simulations"] if s["arm"] == arm] for arm in document["arms"]}
     for arm, values in document["arms"].items():
         difference = values["delay_s"]["difference"]
-        pairs = np.subtract(delays["served:1"], delays[arm])
-        assert difference["mean"] == pytest.approx(pairs.mean())
+        assert difference["mean"] == pytest.approx(np.subtract(delays["served:1"], delays[arm]).mean())
         assert values["delay_s"]["mean"] == pytest.approx(np.mean(delays[arm]))
     with (results[1] / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -291,9 +291,9 @@ def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_pa
     signal = next(iter(grid_street.signals.values()))
     switched = replace(signal, switches=(network.ProgramSwitch(0.0, "0", 0.0),))
     nema = replace(signal, programs=tuple(replace(program, type="NEMA") for program in signal.programs))
-    for refused, message in ((switched, "follows a WAUT"), (nema, "a program of type NEMA")):
+    for other, message in ((switched, "follows a WAUT"), (nema, "a program of type NEMA")):
         with pytest.raises(InputError, match=f"signal {signal.id} .*{message}.*leave actuated out"):
-            actuated.write(tmp_path / "a.add.xml", [refused])
+            actuated.write(tmp_path / "a.add.xml", [other])
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_gate_varies_the_demand_unless_told_otherwise(flags, varies, monkeypatch
 
 
 @pytest.mark.parametrize("arm", ["fixed", "max-pressure"])
-@pytest.mark.parametrize("period_s", [5, 7, 10])
-def test_delay_by_tl_does_not_depend_on_the_moment_of_the_decisions(period_s, arm, monkeypatch):
+@pytest.mark.parametrize("period_s", [5, 7])
+def test_delay_by_tl_does_not_depend_on_the_moment_of_the_decisions(period_s, arm, grid_city, monkeypatch):
     """A vehicle that loses time in one second of each period only."""
 
     class Periodic:
@@ -360,8 +360,7 @@ def test_delay_by_tl_does_not_depend_on_the_moment_of_the_decisions(period_s, ar
             return {"SA101": {"road": 1.0 if self._time() % period_s == 0 else 0.0}}
 
     monkeypatch.setattr(arm_simulation, "LostTime", Periodic)
-    task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), 1500.0)
-    outcome = ArmSimulator(task).run(arms.parse(arm)[0], Demand(1))
+    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 1500.0)).run(arms.parse(arm)[0], Demand(1))
     assert outcome.delay_by_tl["SA101"] * outcome.total / 1500 == pytest.approx(1 / period_s, abs=0.06)
 
 
@@ -406,8 +405,7 @@ def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
     (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"")
     flags = ("--models-dir", str(tmp_path), "--tl", "SA101", "--arms", "served", "--seeds", "1")
     assert program.main([*CITY, *flags]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(f"error: {tmp_path}/SA101/1: cannot be loaded (") and error.endswith("export it again")
+    refused(capsys, f"error: {tmp_path}/SA101/1: cannot be loaded (", "export it again")
 
 
 def test_served_arm_without_answers_ends_the_evaluation(grid_city, grid_models, monkeypatch, capsys):
@@ -474,31 +472,31 @@ def test_interval_is_students_t():
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, capsys):
     models = () if {"--models-dir", "--server"} & set(flags) else ("--models-dir", str(grid_models))
     assert program.main([*CITY, *models, *flags]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    refused(capsys, message)
 
 
 @pytest.mark.parametrize("arm", ["fixed", "actuated"])
-def test_arm_is_refused_if_sumo_runs_another_program_than_it_is_named_after(grid_city, tmp_path, arm):
+def test_arm_is_refused_if_sumo_runs_another_program_than_it_is_named_after(simulate, grid_city, tmp_path, arm):
     """A state that the configuration loads names the programs that run."""
-    state, sumocfg = tmp_path / "state.xml", tmp_path / "a.sumocfg"
+    state = tmp_path / "state.xml"
     options = ["-c", str(GRID / "grid.sumocfg"), "--save-state.times", "5", "--save-state.files", str(state)]
     with contextlib.closing(start_libsumo([*options, "--no-step-log"])) as connection:
         connection.api.trafficlight.setProgram("A0", "0")
         connection.api.simulationStep(6.0)
-    text = (GRID / "grid.sumocfg").read_text().replace('value="', f'value="{GRID}/', 3)
-    sumocfg.write_text(text.replace("</input>", f'<load-state value="{state}"/></input>'))
-    city = replace(grid_city, network=replace(grid_city.network, sumocfg=sumocfg))
-    simulator = ArmSimulator(EvaluationTask(city, ("SA101",), 20.0))
+    city = city_with(grid_city, tmp_path, "</input>", f'<load-state value="{state}"/></input>')
     with pytest.raises(InputError, match="SUMO runs program '0' of signal"):
-        simulator.run(Arm(arm, arm), Demand(1))
+        simulate(arm, 20.0, city=city)
+
+
+def city_with(city, folder, old, new):
+    """The sample city with a change in SUMO's configuration."""
+    text = (GRID / "grid.sumocfg").read_text().replace('value="', f'value="{GRID}/', 3)
+    (folder / "a.sumocfg").write_text(text.replace(old, new))
+    return replace(city, network=replace(city.network, sumocfg=folder / "a.sumocfg"))
 
 
 @pytest.mark.parametrize("arm", ["fixed", "actuated"])
-def test_signals_that_are_switched_off_are_no_baseline(grid_city, tmp_path, arm):
-    sumocfg = tmp_path / "a.sumocfg"
-    text = (GRID / "grid.sumocfg").read_text().replace('value="', f'value="{GRID}/', 3)
-    sumocfg.write_text(text.replace("</processing>", '<tls.all-off value="true"/></processing>'))
-    city = replace(grid_city, network=replace(grid_city.network, sumocfg=sumocfg))
+def test_signals_that_are_switched_off_are_no_baseline(simulate, grid_city, tmp_path, arm):
+    city = city_with(grid_city, tmp_path, "</processing>", '<tls.all-off value="true"/></processing>')
     with pytest.raises(InputError, match=r"SUMO runs program 'off' .* remove tls.all-off"):
-        ArmSimulator(EvaluationTask(city, ("SA101",), 20.0)).run(Arm(arm, arm), Demand(1))
+        simulate(arm, 20.0, city=city)

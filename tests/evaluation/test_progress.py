@@ -3,6 +3,8 @@
 import io
 from dataclasses import replace
 
+import pytest
+
 from evaluation import __main__ as program
 from evaluation import arms
 from evaluation.progress import Progress
@@ -16,7 +18,6 @@ class Terminal(io.StringIO):
 
 
 def _show(output, ends_s):
-    """Show four simulations that end at these times."""
     times = iter([0.0, *ends_s])
     with Progress(arms.parse("max-pressure,fixed"), 4, output, lambda: next(times)) as progress:
         for k, _ in enumerate(ends_s):
@@ -25,8 +26,7 @@ def _show(output, ends_s):
 
 
 def test_log_has_lines_with_count_estimate_and_means_so_far():
-    lines = _show(io.StringIO(), [60.0, 65.0, 3700.0, 4000.0]).splitlines()
-    assert lines == [
+    assert _show(io.StringIO(), [60.0, 65.0, 3700.0, 4000.0]).splitlines() == [
         "simulation 1 of 4, 01:00 elapsed, about 03:00 left; mean delay so far: max-pressure 20.0 s",
         "simulation 3 of 4, 1:01:40 elapsed, about 20:33 left; mean delay so far: max-pressure 30.0 s, fixed 30.0 s",
     ]
@@ -38,11 +38,11 @@ def test_terminal_has_one_line_that_is_updated_and_removed():
     assert "\n" not in shown and shown.endswith("\r")
 
 
-def test_progress_of_simulations_is_on_stderr_alone(monkeypatch, capsys):
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_progress_of_simulations_is_on_stderr_alone(workers, monkeypatch, capsys):
     monkeypatch.setattr("evaluation.progress.LINE_INTERVAL_S", 0.0)
     flags = ("--city", str(GRID / "city.toml"), "--tl", "SA101", "--seeds", "2", "--seconds", "60")
-    for workers in ("1", "2"):
-        assert program.main([*flags, "--arms", "max-pressure,fixed", "--workers", workers]) == 0
-        shown = capsys.readouterr()
-        assert "elapsed" not in shown.out and len(shown.out.splitlines()) == 4
-        assert "simulation 2 of 4" in shown.err and "left; mean delay so far: max-pressure" in shown.err
+    assert program.main([*flags, "--arms", "max-pressure,fixed", "--workers", workers]) == 0
+    shown = capsys.readouterr()
+    assert "elapsed" not in shown.out and len(shown.out.splitlines()) == 4
+    assert "simulation 2 of 4" in shown.err and "left; mean delay so far: max-pressure" in shown.err

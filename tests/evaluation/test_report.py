@@ -15,7 +15,7 @@ import sumo
 
 from city import config
 from evaluation import __main__ as program
-from evaluation import arms, level_of_service, report, report_figures, results_files
+from evaluation import arms, report, report_figures, results_files
 from evaluation.arms import Arm
 from evaluation.command import _table
 from evaluation.signal_recording import SignalBand
@@ -78,10 +78,10 @@ def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
     ("bound_s", "below", "above"), [(10, "A", "B"), (20, "B", "C"), (35, "C", "D"), (55, "D", "E"), (80, "E", "F")]
 )
 def test_level_of_service_has_the_bounds_of_the_highway_capacity_manual(bound_s, below, above):
-    assert (level_of_service.letter(bound_s), level_of_service.letter(bound_s + 0.1)) == (below, above)
+    assert (report.level_of_service(bound_s), report.level_of_service(bound_s + 0.1)) == (below, above)
 
 
-def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(tmp_path):
+def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(grid_city, tmp_path):
     """Ten vehicles pass the signal B1 and end on the road to C1."""
     route = '<route edges="A1B1 A1B1.70.00 B1C1"/>'
     vehicles = "".join(f'<vehicle id="{k}" depart="{5 * k}">{route}</vehicle>' for k in range(10))
@@ -90,7 +90,7 @@ def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(tmp_path)
         f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
         '<time><end value="400"/></time></configuration>'
     )
-    city = replace(config.load(GRID / "city.toml"), network=config.Network(tmp_path / "a.sumocfg"))
+    city = replace(grid_city, network=config.Network(tmp_path / "a.sumocfg"))
     outcome = ArmSimulator(EvaluationTask(city, tuple(city.tls))).run(Arm("fixed", "fixed"), Demand(1))
     passing = {tl: count for tl, count in outcome.passed_by_tl.items() if count}
     (tl,) = [name for name, own in city.tls.items() if "B1" in own.signals]
@@ -147,9 +147,8 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
 
 
 @pytest.mark.slow
-def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, monkeypatch, capsys):
+def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, capsys, in_tmp_path):
     """The commands of docs/signal-engineers.md, with fewer seeds."""
-    monkeypatch.chdir(tmp_path)
     tools = Path(sumo.SUMO_HOME)
     grid = ("--grid", "--grid.number", "2", "--grid.length", "200", "--grid.attach-length", "150")
     trips = ("-n", "town.net.xml", "-r", "town.rou.xml", "--end", "600", "--period", "2", "--seed", "1")
@@ -191,7 +190,6 @@ def test_greens_are_drawn_around_the_peak_and_by_distance():
     axes, distances = figure.axes
     assert axes.get_xlim() == (1650.0, 2250.0)
     labels = dict(zip([each.get_text() for each in axes.get_yticklabels()], axes.get_yticks(), strict=True))
-    along = [each.get_text() for each in distances.get_yticklabels()]
-    assert along in (["0", "10", "900"], ["0", "890", "900"])
+    assert [each.get_text() for each in distances.get_yticklabels()] in (["0", "10", "900"], ["0", "890", "900"])
     gaps = abs(labels["near"] - labels["beside"]), abs(labels["beside"] - labels["far"])
     assert 100 < gaps[0] < gaps[1] / 1.5, "close signals are beside one another, the others to scale"

@@ -1,6 +1,7 @@
-"""Trainers that are not ours in the environment: their policies are exported, served and control."""
+"""Trainers that are not ours, in the environment and beside the controller: their policies control."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -30,7 +31,6 @@ def test_trained_policy_has_the_same_trips_under_the_controller(example, pytorch
 @pytest.mark.slow
 def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
     """The tests that need them pass, and none is skipped."""
-    chosen = "stable_baselines3 or supersuit"
     command = [
         pytorch,
         "-m",
@@ -38,7 +38,7 @@ def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
         "-m",
         "",
         "-k",
-        chosen,
+        "stable_baselines3 or supersuit",
         "-p",
         "no:cacheprovider",
         "tests/environment/test_api.py",
@@ -54,3 +54,28 @@ def test_example_without_its_libraries_says_what_to_install(example, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {TRAINERS[example][1]} is not installed")
     assert "pip install torch" in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_sumo_rl_trains_its_signals_while_the_controller_runs_the_others(tmp_path):
+    command = [sys.executable, ROOT / "examples" / "train_with_sumo_rl.py", "--seconds", "300", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    episodes = [line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("episode")]
+    assert episodes == ["episode 1", "episode 2"]
+    for episode in (1, 2):
+        summary = json.loads((tmp_path / f"episode_{episode}.json").read_text())
+        assert summary["decisions"] > 200 and summary["missing_answers"] == summary["alarms"] == 0
+        log = (tmp_path / f"episode_{episode}.log").read_text()
+        assert "6 POLICY" in log and "released all signals" in log
+
+
+@pytest.mark.slow
+def test_controller_that_fails_ends_the_example_with_one_line(tmp_path):
+    script = "import sys, train_with_sumo_rl as e; e.INFER_TLS = 'SA999'; sys.exit(e.pipeline.exit_code(e.main))"
+    command = [sys.executable, "-c", script, "--out", tmp_path]
+    done = subprocess.run(command, cwd=ROOT / "examples", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: the simulation ended early"), (
+        done.stderr
+    )
+    assert "SA999" in (tmp_path / "episode_1.log").read_text()

@@ -7,6 +7,12 @@ from export.fleets import fleet_graph
 from export.saved_model.meta_graph import Variables
 
 
+def is_clear(scores, margin):
+    """bool [rows]: the best of scores [rows, n] is that much above the others."""
+    top = np.sort(scores, 1)
+    return top[:, -1] - top[:, -2] > margin if scores.shape[1] > 1 else np.ones(len(scores), bool)
+
+
 class Given(Variables):
     """Variables with given values; each is read once."""
 
@@ -34,9 +40,8 @@ def compare_fleet(members, observations):
         own = member.actor.evaluate(observations[member.tl], member.categorical)
         found = actions[:, column : column + member.columns]
         if member.categorical:
-            top = np.sort(own, 1)
-            is_clear = top[:, -1] - top[:, -2] > 1e-4 if own.shape[1] > 1 else np.ones(len(own), bool)
-            assert (found[:, 0] == own.argmax(1))[is_clear].all() and is_clear.any()
+            clear = is_clear(own, 1e-4)
+            assert (found[:, 0] == own.argmax(1))[clear].all() and clear.any()
             np.testing.assert_allclose(outputs["scores"][:, score : score + own.shape[1]], own, atol=1e-4)
             score += own.shape[1]
         else:

@@ -25,14 +25,23 @@ def export(checkpoints, *flags, tl="SA101"):
     return main(["--model-path", str(checkpoints), "--tl", tl, "--models-dir", models, *map(str, flags)])
 
 
+def export_city(folder, *flags):
+    return main(["--city", str(folder / "city.toml"), *flags])
+
+
+def city_with(folder, setting="", before=""):
+    """The path of a city.toml with one TL of dialect sappo. `setting`: of the TL; `before`: further tables."""
+    tl = '[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
+    (folder / "city.toml").write_text(f"{before}\n{tl}{setting}\n")
+    return folder / "city.toml"
+
+
 def outputs_of(checkpoints, *flags, tl="SA101", x=X):
-    """The exported model's outputs for observations."""
     assert export(checkpoints, *flags, tl=tl) == 0
     return run(version(checkpoints, tl), "serving_default", observation=x)
 
 
 def exported(checkpoints, *flags, tl="SA101", x=X):
-    """The exported model's actions."""
     return outputs_of(checkpoints, *flags, tl=tl, x=x)["action"]
 
 
@@ -63,5 +72,5 @@ def refuses(capsys, checkpoints, *parts, flags=(), tl="SA101"):
     assert sorted((checkpoints.parent / "models").glob("*/*")) == before
 
 
-def same(actual, expected, scale=1.0):
-    assert actual.shape == expected.shape and np.abs(actual - expected).max() <= 1e-5 * scale
+def same(a, b, scale=1.0):
+    assert a.shape == b.shape and np.abs(a - b).max() <= 1e-5 * scale

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from tensorflow.core.protobuf import saved_model_pb2
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
@@ -11,6 +10,7 @@ from export.saved_model import actor_file, warmup, write
 from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
 from serving.contract import DEFAULT_SIGNATURE, SCORES, parse, to_json
+from tests.serving.saved_models import edited
 
 ACTORS = {
     "SA101": random_actor(9, 3, 1, True),
@@ -29,11 +29,10 @@ def write_models(folder):
     """Write version 1 of every TL's model and of their fleet `city`."""
     for tl, actor in ACTORS.items():
         kind = "categorical" if tl in CATEGORICAL else "kc"
-        scores = actor.scores if actor.scores == "q_values" else ""
         contract = pb.PolicyContract(
             tl=tl,
             observation=pb.Observation(size=actor.inputs),
-            action=pb.Action(kind=kind, size=actor.outputs, scores=scores),
+            action=pb.Action(kind=kind, size=actor.outputs, scores=actor.scores if actor.scores == "q_values" else ""),
             origin=pb.Origin(model_number=1),
         )
         version = folder / tl / "1"
@@ -48,17 +47,14 @@ def write_models(folder):
 
 def remove_scores(version):
     """Make a fleet one of version 0.1, without scores in its signature and contract."""
-    path = version / "saved_model.pb"
-    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    meta = model.meta_graphs[0]
-    del meta.signature_def[DEFAULT_SIGNATURE].outputs[SCORES]
-    (constant,) = (node for node in meta.graph_def.node if node.name == CONTRACT)
-    contract = parse(constant.attr["value"].tensor.string_val[0])
-    for member in contract.members:
-        member.ClearField("score_begin")
-        member.ClearField("score_size")
-    constant.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    with edited(version) as meta:
+        del meta.signature_def[DEFAULT_SIGNATURE].outputs[SCORES]
+        (constant,) = (node for node in meta.graph_def.node if node.name == CONTRACT)
+        contract = parse(constant.attr["value"].tensor.string_val[0])
+        for member in contract.members:
+            member.ClearField("score_begin")
+            member.ClearField("score_size")
+        constant.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
     (version / "assets.extra" / "policy.json").write_text("".join(to_json(contract)))
     warmup.write(version, contract, 1)
 

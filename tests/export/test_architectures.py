@@ -1,4 +1,7 @@
-"""Architectures against the real thing: Keras models and TF1 graphs with random weights, their own outputs compared."""
+"""Architectures against the real thing: Keras models, TF1 graphs and a user's own with random weights."""
+
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -9,9 +12,10 @@ from export.actors import activations, architectures
 from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints, Layers
 from export.actors.steps import Dense
+from tests.export import writers
 from tests.export.batch_norm_actors import Subclassed, bn_elu_res, bn_tanh_bottleneck, legacy_h5
-from tests.export.exporting import exported, refuses
-from tests.export.writers import X, dense, randomise, saved
+from tests.export.exporting import city_with, exported, manifest, refuses, same
+from tests.export.writers import X, actions, dense, keras3, randomise, saved
 
 MODELS = {
     "bn-elu-res": lambda: bn_elu_res(9, (8, 12, 12, 12), 3),
@@ -29,7 +33,7 @@ def test_batch_norm_actors_are_recognised_and_reproduced(checkpoints, name, how,
         legacy_h5(checkpoints / "x_trial_3_SA_101_actor.h5", model)
     else:
         model.save_weights(checkpoints / "x_trial_3_SA_101_actor.weights.h5")
-    assert np.abs(exported(checkpoints) - model(X, training=False).numpy()).max() < 1e-5
+    same(exported(checkpoints), actions(model))
     assert f"({name} " in capsys.readouterr().out
 
 
@@ -42,18 +46,14 @@ def subclassed():
 
 def test_a_subclassed_checkpoint_is_read_in_attribute_order(checkpoints, subclassed):
     tf.train.Checkpoint(actor=subclassed).write(str(checkpoints / "SA101-3"))
-    assert np.abs(exported(checkpoints) - subclassed(X, training=False).numpy()).max() < 1e-5
+    same(exported(checkpoints), actions(subclassed))
 
 
 def test_a_subclassed_weights_file_needs_its_layer_order(checkpoints, subclassed, tmp_path, capsys):
     subclassed.save_weights(checkpoints / "SA101_trial_3.weights.h5")
     refuses(capsys, checkpoints, "does not define the order of its layers body_0, ")
     order = ["layers", "first", *(f"body_{k}" for k in range(6)), "end"]
-    (tmp_path / "city.toml").write_text(
-        f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nlayers = {order}\n'
-    )
-    action = exported(checkpoints, "--city", str(tmp_path / "city.toml"))
-    assert np.abs(action - subclassed(X, training=False).numpy()).max() < 1e-5
+    same(exported(checkpoints, "--city", city_with(tmp_path, f"layers = {order}")), actions(subclassed))
 
 
 def tf1_mlp_res(folder, name):
@@ -72,21 +72,16 @@ def tf1_mlp_res(folder, name):
 
 
 def test_mlp_res_is_recognised_by_the_sizes_in_its_name(checkpoints, capsys):
-    expected = tf1_mlp_res(checkpoints, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
-    assert np.abs(exported(checkpoints) - expected).max() < 1e-5
+    same(tf1_mlp_res(checkpoints, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101"), exported(checkpoints))
     assert "(mlp-res relu tanh, gro" in capsys.readouterr().out
 
 
-def test_an_mlp_res_without_sizes_needs_the_actor_flag(checkpoints, tmp_path, capsys):
+def test_an_mlp_res_without_sizes_needs_the_actor_flag(checkpoints, capsys):
     expected = tf1_mlp_res(checkpoints, "x_SA101_trial_4")
+    refuses(capsys, checkpoints, "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck", flags=("--actor", "resnet"))
     (checkpoints / "x_SA101_trial_4.meta").unlink()
     refuses(capsys, checkpoints, "pass --actor mlp or --actor mlp-res")
-    assert np.abs(exported(checkpoints, "--actor", "mlp-res") - expected).max() < 1e-5
-
-
-def test_an_unknown_architecture_lists_the_known_ones(checkpoints, tmp_path, capsys):
-    tf1_mlp_res(checkpoints, "x_SA101_trial_4")
-    refuses(capsys, checkpoints, "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck", flags=("--actor", "resnet"))
+    same(exported(checkpoints, "--actor", "mlp-res"), expected)
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -117,16 +112,14 @@ def test_the_slope_of_keras_weights_is_asked_for(checkpoints, capsys, as_layer, 
     flag = "--hidden-activation"
     refuses(capsys, checkpoints, "leaky_relu has no slope", "0.3 as a Keras layer", flags=(flag, "leaky_relu"))
     refuses(capsys, checkpoints, "'leaky_relu:2' is not one of relu", flags=(flag, "leaky_relu:2"))
-    action = exported(checkpoints, flag, f"leaky_relu:{slope}")
-    assert np.abs(action - model(X).numpy()).max() < 1e-5
+    same(exported(checkpoints, flag, f"leaky_relu:{slope}"), actions(model))
 
 
 @pytest.mark.parametrize(("as_layer", "slope"), [(False, "0.2"), (True, "0.3")])
 def test_the_slope_of_a_whole_model_is_found(checkpoints, capsys, as_layer, slope):
     model = leaky(as_layer)
     model.save(checkpoints / "SA101_trial_1.keras")
-    action = exported(checkpoints, "--hidden-activation", "leaky_relu")
-    assert np.abs(action - model(X).numpy()).max() < 1e-5
+    same(exported(checkpoints, "--hidden-activation", "leaky_relu"), actions(model))
     assert f"(mlp leaky_relu:{slope} tanh" in capsys.readouterr().out
 
 
@@ -135,11 +128,8 @@ def test_the_hidden_activation_of_city_toml_is_used(checkpoints, kind, tmp_path)
     layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, kind), (7, kind), (2, "tanh"))]
     model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
     model.save_weights(checkpoints / "SA101_trial_1.weights.h5")
-    (tmp_path / "city.toml").write_text(
-        f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nhidden_activation = "{kind}"\n'
-    )
-    action = exported(checkpoints, "--city", str(tmp_path / "city.toml"))
-    assert np.abs(action - model(X).numpy()).max() < 1e-5
+    city = city_with(tmp_path, f'hidden_activation = "{kind}"')
+    same(exported(checkpoints, "--city", city), actions(model))
 
 
 def layers_of(*units, norms=()):
@@ -188,3 +178,85 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(categor
         found = architectures.find_equivalent_actor(layers, ArchitectureHints(), in_float32, 12, categorical)
         assert found is not None and found.architecture == actor.architecture
         assert [step.note for step in found.steps if step.note] == [step.note for step in actor.steps if step.note]
+
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def my_actors(tmp_path, monkeypatch):
+    (tmp_path / "my_actors.py").write_text(
+        "import os, pathlib, keras, tensorflow as tf\n"
+        "def model(sizes):\n"
+        "    x = observation = keras.Input((sizes.inputs,))\n"
+        "    x = y = keras.layers.Dense(8, 'elu')(x)\n"
+        "    x = keras.layers.BatchNormalization()(x)\n"
+        "    x = keras.layers.Dropout(0.5)(x)\n"
+        "    x = keras.layers.Dense(8, 'relu')(x)\n"
+        "    x = keras.layers.Add()([x, y])\n"
+        "    return keras.Model(observation, keras.layers.Dense(sizes.outputs, 'tanh')(x))\n"
+        "def wider(sizes):\n"
+        "    return keras.Sequential([keras.Input((sizes.inputs,)), keras.layers.Dense(99), keras.layers.Dense(2)])\n"
+        "def on_variables(sizes):\n"
+        "    def actor(observation, variables):\n"
+        "        x = observation\n"
+        "        for layer in ('dense', 'dense_1', 'dense_2'):\n"
+        "            x = tf.tanh(x @ variables[layer + '/kernel'] + variables[layer + '/bias'])\n"
+        "        return x\n"
+        "    return actor\n"
+        "def nothing(sizes):\n"
+        "    return 3\n"
+        "def broken(sizes):\n"
+        "    raise RuntimeError('of mine')\n"
+        "def crashing(sizes):\n"
+        "    os.abort()\n"
+        "def of_process(sizes):\n"
+        "    pathlib.Path(__file__).with_name('pid').write_text(str(os.getpid()))\n"
+        "    return model(sizes)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("my_actors", None)
+
+
+BUILT = {
+    "HDF5": lambda model, at: model.save_weights(at / "SA101_trial_3.weights.h5"),
+    "checkpoint": lambda model, at: tf.train.Checkpoint(actor=model, step=tf.Variable(2)).write(str(at / "SA101-3")),
+    "npz": lambda model, at: np.savez(at / "SA101_trial_3.npz", **{w.path: w.numpy() for w in model.weights}),
+}
+
+
+def test_a_users_function_and_its_checkpoint_have_a_process_of_their_own(checkpoints, my_actors, tmp_path, capsys):
+    BUILT["checkpoint"](writers.functional(keras3), checkpoints)
+    exported(checkpoints, "--actor", "my_actors:of_process")
+    pid = int((tmp_path / "pid").read_text())
+    assert pid not in (0, os.getpid())
+    refuses(capsys, checkpoints, "the reader crashed", flags=("--actor", "my_actors:crashing", "--overwrite"))
+
+
+@pytest.mark.parametrize("how", BUILT)
+def test_a_users_keras_model_gets_the_checkpoints_weights(how, checkpoints, my_actors):
+    model = writers.functional(keras3)
+    BUILT[how](model, checkpoints)
+    same(exported(checkpoints, "--actor", "my_actors:model"), actions(model))
+
+
+def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
+    held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"], hidden=tf.tanh)
+    same(exported(checkpoints, "--actor", "my_actors:on_variables", "--scope", "Actor_1"), held["Actor_1"])
+    recorded = manifest(checkpoints)
+    assert "Actor_1/dense/kernel" in {entry["from"] for entry in recorded["variables"]}
+    assert "another agent" in recorded["left_unread"]
+
+
+def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys):
+    BUILT["checkpoint"](writers.functional(keras3), checkpoints)
+    for builder, why in {
+        "my_actors:wider": f"--actor my_actors:wider: its model does not fit {checkpoints / 'SA101-3'}",
+        "my_actors:nothing": "returned int",
+        "my_actors:broken": "raised RuntimeError: of mine",
+        "my_actors:missing": "cannot be imported",
+        "no_such_module:x": "cannot be imported: ModuleNotFoundError",
+        "my_actors:on_variables": "variable 'dense/kernel' is not in",
+    }.items():
+        refuses(capsys, checkpoints, why, flags=("--actor", builder))

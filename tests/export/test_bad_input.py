@@ -1,31 +1,27 @@
-"""Invalid input to the exporter: one line, exit code 2, nothing lost and nothing half-published."""
+"""Invalid input to the exporter: one line that names the first cause, exit code 2, nothing lost or half-published."""
 
 import shutil
+import zipfile
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from export.__main__ import main
 from export.saved_model import verify
 from tests.conftest import GRID
-from tests.export.exporting import refused
+from tests.export import writers
+from tests.export.exporting import export, export_city, refused, refuses
+from tests.export.writers import keras3
 
 TF2 = "SA102"
 
 
 @pytest.fixture
-def city(tmp_path):
-    """A copy of the sample city that a test may damage."""
-    for name in ("city.toml", "grid.net.xml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
-        shutil.copy(GRID / name, tmp_path)
-    shutil.copytree(GRID / "checkpoints", tmp_path / "checkpoints", ignore=shutil.ignore_patterns(".*"))
-    return tmp_path
-
-
-def export(city, *flags):
-    return main(["--city", str(city / "city.toml"), *flags])
+def city(empty_city, checkpoints):
+    shutil.copytree(GRID / "checkpoints", checkpoints, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+    return empty_city
 
 
 def published(city):
@@ -78,10 +74,6 @@ def without_a_lane(city):
     (city / "grid.net.xml").write_text("\n".join(kept))
 
 
-def nothing(city):
-    pass
-
-
 INDEX = "PPO-_SA101_trial_1.index"
 NEW_TL = '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n[tl.SA101]'
 
@@ -89,18 +81,19 @@ NEW_TL = '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n[tl.SA101]'
 @pytest.mark.parametrize(
     ("change", "flags", "parts"),
     [
-        (nothing, ("--tl", "SA999"), ["SA999 is not one of the TLs", "SA101, SA102"]),
+        (None, ("--tl", "SA999"), ["SA999 is not one of the TLs", "SA101, SA102"]),
         (
             lambda city: replace(city / "city.toml", "[tl.SA101]", NEW_TL),
             ("--tl", "SA200"),
             ["no checkpoint for SA200", "checkpoints", "SA101"],
         ),
-        (nothing, ("--tl", "SA101", "--model-path", "nowhere"), ["nowhere: no such file or folder"]),
+        (None, ("--tl", "SA101", "--model-path", "nowhere"), ["nowhere: no such file or folder"]),
         (
-            nothing,
+            None,
             ("--tl", "SA101", "--model-number", "77"),
             ["no checkpoint of SA101 with model number 77", "available: 1"],
         ),
+        (None, ("--tl", "SA101", "--keep", "0"), ["--keep 0 must be at least 1: the newest version is never removed"]),
         (lambda city: truncate(data_of(city), 0.0), ("--tl", TF2), [f"{TF2}-1: ", "cannot be read"]),
         (lambda city: truncate(data_of(city), 0.5), ("--tl", TF2), [f"{TF2}-1: ", "cannot be read"]),
         (flip_a_byte_of_the_actor, ("--tl", "SA101"), ["PPO-_SA101_trial_1: ", "cannot be read"]),
@@ -131,8 +124,8 @@ NEW_TL = '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n[tl.SA101]'
             ["has state vd", "has d"],
         ),
         (without_a_lane, ("--tl", "SA101"), ["has 21 inputs, but the network's lanes give 19", "A0"]),
-        (nothing, ("--tl", "SA101", "--scope", "Actor_9"), ["has no scope Actor_9", "actor"]),
-        (nothing, ("--tl", "SA103", "--scope", "Actor_0"), ["scope Actor_0 is for checkpoints of several agents"]),
+        (None, ("--tl", "SA101", "--scope", "Actor_9"), ["has no scope Actor_9", "actor"]),
+        (None, ("--tl", "SA103", "--scope", "Actor_0"), ["scope Actor_0 is for checkpoints of several agents"]),
         (
             lambda city: (city / "models").write_text("a file where the folder should be"),
             ("--tl", "SA103"),
@@ -142,14 +135,15 @@ NEW_TL = '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n[tl.SA101]'
 )
 def test_wrong_input_is_refused_and_nothing_is_published(city, capsys, monkeypatch, change, flags, parts):
     monkeypatch.chdir(city)
-    change(city)
-    assert export(city, *flags) == 2
+    if change:
+        change(city)
+    assert export_city(city, *flags) == 2
     refused(capsys, *parts)
     assert published(city) == []
 
 
 def test_an_interrupted_overwrite_keeps_the_old_version(city, capsys, monkeypatch):
-    assert export(city, "--tl", "SA103") == 0
+    assert export_city(city, "--tl", "SA103") == 0
     real = Path.rename
 
     def interrupted(self, target):
@@ -158,39 +152,39 @@ def test_an_interrupted_overwrite_keeps_the_old_version(city, capsys, monkeypatc
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", interrupted)
-    assert export(city, "--tl", "SA103", "--overwrite") == 1
+    assert export_city(city, "--tl", "SA103", "--overwrite") == 1
     assert published(city) == ["SA103/1"]
     assert (city / "models" / "SA103" / "1" / "saved_model.pb").is_file()
 
 
 def test_repeated_export_leaves_existing_versions_with_skip_existing(city, capsys):
-    assert export(city, "--tl", "SA103") == 0
+    assert export_city(city, "--tl", "SA103") == 0
     published = next(city.rglob("export.json"))
     before = published.stat().st_mtime_ns
-    assert export(city, "--tl", "SA103,SA101", "--skip-existing") == 0
+    assert export_city(city, "--tl", "SA103,SA101", "--skip-existing") == 0
     assert published.stat().st_mtime_ns == before
     out = capsys.readouterr().out
     assert "SA103" in out and "exists already; left as it is" in out and len(list(city.rglob("export.json"))) == 2
-    assert export(city, "--tl", "SA103", "--skip-existing", "--overwrite") == 2
+    assert export_city(city, "--tl", "SA103", "--skip-existing", "--overwrite") == 2
     refused(capsys, "not allowed with argument --skip-existing")
 
 
 def test_an_existing_version_is_replaced_only_with_overwrite(city, capsys):
-    assert export(city, "--tl", "SA103") == 0
+    assert export_city(city, "--tl", "SA103") == 0
     pb = city / "models" / "SA103" / "1" / "saved_model.pb"
     before = pb.stat().st_mtime_ns
     capsys.readouterr()
-    assert export(city, "--tl", "SA103") == 2
+    assert export_city(city, "--tl", "SA103") == 2
     refused(capsys, "exists already", "--overwrite")
     assert pb.stat().st_mtime_ns == before
-    assert export(city, "--tl", "SA103", "--overwrite") == 0
+    assert export_city(city, "--tl", "SA103", "--overwrite") == 0
     assert pb.stat().st_mtime_ns > before
     assert published(city) == ["SA103/1"]
 
 
 def test_a_model_that_fails_the_parity_check_is_not_published(city, capsys, monkeypatch):
     monkeypatch.setattr(verify, "TOLERANCE", 0.0)
-    assert export(city, "--tl", "SA103") == 1
+    assert export_city(city, "--tl", "SA103") == 1
     assert "not published" in capsys.readouterr().err
     assert published(city) == []
 
@@ -204,7 +198,7 @@ def test_ctrl_c_leaves_complete_versions_only(city, capsys, monkeypatch):
         return real(folder, actor, contract, *others)
 
     monkeypatch.setattr(verify, "compare_with_checkpoint", interrupted)
-    assert export(city, "--tl", "SA101,SA103,SA104") == 1
+    assert export_city(city, "--tl", "SA101,SA103,SA104") == 1
     assert "interrupted" in capsys.readouterr().err
     assert published(city) == ["SA101/1"]
     assert [path.name for path in (city / "models").iterdir()] == ["SA101"]
@@ -212,13 +206,120 @@ def test_ctrl_c_leaves_complete_versions_only(city, capsys, monkeypatch):
 
 def test_one_bad_checkpoint_does_not_stop_the_others(city, capsys):
     h5(city).write_bytes(b"")
-    assert export(city, "--tl", "all") == 2
+    assert export_city(city, "--tl", "all") == 2
     err = capsys.readouterr().err
     assert "7 of 8 TLs exported" in err and "failed: SA103" in err
     assert len(published(city)) == 7
 
 
-def test_several_actors_need_a_scope(shared, tmp_path, capsys):
-    source = shared / "checkpoints" / "tf1_multi_agent_saver"
-    assert main(["--model-path", str(source), "--tl", "SA101", "--models-dir", str(tmp_path)]) == 2
-    refused(capsys, "Actor_0, Actor_1, Actor_2", "--scope")
+def saver(folder, name="SA101-1"):
+    tf.train.Checkpoint(actor=writers.sequential(keras3)).write(str(folder / name))
+
+
+def old_rllib(folder):
+    path = folder / "SA101" / "checkpoint_000010" / "policies" / "default_policy" / "policy_state.pkl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\x80\x04}.")
+
+
+def zip_of(*members):
+    def write(folder):
+        with zipfile.ZipFile(folder / "SA101.zip", "w") as archive:
+            for name in members:
+                archive.writestr(name, "{}")
+
+    return write
+
+
+def whole_model(*layers, shape):
+    return lambda folder: keras3.Sequential([keras3.Input(shape), *layers]).save(folder / "SA101.keras")
+
+
+def arrays(**shapes):
+    def write(folder):
+        np.savez(folder / "SA101.npz", **{name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+
+    return write
+
+
+def weights_only(*layers, shape):
+    return lambda folder: keras3.Sequential([keras3.Input(shape), *layers]).save_weights(folder / "SA101.weights.h5")
+
+
+DENSE = {"actor/dense/kernel": (9, 4), "actor/dense/bias": (4,)}
+
+
+@pytest.mark.parametrize(
+    ("write", "parts"),
+    [
+        (lambda folder: (saver(folder), (folder / "SA101-1.index").unlink()), ["SA101-1.index is missing"]),
+        (
+            lambda folder: (saver(folder), (folder / "SA101-1.data-00000-of-00001").unlink()),
+            ["SA101-1.data-00000-of-00001 is missing"],
+        ),
+        (
+            lambda folder: (
+                saver(folder),
+                (folder / "SA101-1.data-00000-of-00001").rename(folder / "SA101-1.data-00000-of-00002"),
+            ),
+            ["SA101-1.data-00001-of-00002 is missing"],
+        ),
+        (lambda folder: (folder / "SA101.ckpt").write_bytes(b"PK"), ["SA101.ckpt", "name it .pt"]),
+        (lambda folder: (folder / "agent.pkl").write_bytes(b"\x80\x04N."), ["agent.pkl", "save its weights"]),
+        (lambda folder: (folder / "a.txt").write_text(""), ["kinds that are not read (a.txt)", "checkpoints.md"]),
+        (old_rllib, ["default_policy/policy_state.pkl: was written by RLlib's old API stack"]),
+        (zip_of("data", "parameters", "parameter_list"), ["written by stable-baselines 2", "get_parameters"]),
+        (zip_of("SA101/data.pkl", "SA101/data/0"), ["written by policy.save"]),
+        (zip_of("metadata.json", "config.json", "model.weights.h5"), ["name it .keras"]),
+        (
+            whole_model(keras3.layers.LSTM(4), keras3.layers.Dense(2, "tanh"), shape=(5, 9)),
+            ["the model takes (5, 9), not one row"],
+        ),
+        (
+            whole_model(keras3.layers.Flatten(), keras3.layers.Dense(2, "tanh"), shape=(6, 6, 3)),
+            ["the model takes (6, 6, 3), not one row"],
+        ),
+        (
+            lambda folder: keras3.Sequential(
+                [keras3.Input((6, 6, 3)), keras3.layers.Flatten(), keras3.layers.Dense(2)]
+            ).export(folder / "SA101", verbose=False),
+            ["takes", "(6, 6, 3), not one row"],
+        ),
+        (
+            whole_model(keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5), shape=(9,)),
+            ["it has a Lambda layer, whose code would be run"],
+        ),
+        (
+            weights_only(keras3.layers.LSTM(4), keras3.layers.Dense(2), shape=(5, 9)),
+            ["lstm", "depend on earlier observations"],
+        ),
+        (
+            weights_only(keras3.layers.Conv2D(4, 3), keras3.layers.Flatten(), keras3.layers.Dense(2), shape=(6, 6, 3)),
+            ["conv2d is a convolution"],
+        ),
+        (
+            weights_only(keras3.layers.Embedding(4, 3), keras3.layers.Flatten(), keras3.layers.Dense(2), shape=(1,)),
+            ["embedding is an embedding"],
+        ),
+        (arrays(**DENSE, **{"phase_emb/weight": (4, 6)}), ["phase_emb is an embedding"]),
+        (arrays(**{"actor.0.weight": (4, 9), "actor.0.bias": (4,), "phase_emb.weight": (4, 6)}), ["is an embedding"]),
+        (arrays(**DENSE, **{"actor/gru/weight_ih_l0": (12, 4)}), ["actor/gru is a recurrent layer"]),
+        (arrays(**DENSE, **{"encoder/conv/weight": (8, 3, 3, 3)}), ["encoder/conv is a convolution"]),
+        (arrays(**DENSE, **{"actor/attn/in_proj_weight": (12, 4)}), ["actor/attn is an attention layer"]),
+    ],
+)
+def test_messages_name_the_first_cause(write, parts, checkpoints, capsys):
+    write(checkpoints)
+    refuses(capsys, checkpoints, *parts)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"critic/conv/weight": (8, 3, 3, 3), "critic/phase_emb/weight": (4, 6)},
+        {"SA102/actor/gru/weight_ih_l0": (12, 4), "SA102/actor/dense/kernel": (9, 4)},
+    ],
+)
+def test_other_kinds_of_layers_of_critics_and_other_agents_do_not_stop_an_export(others, checkpoints):
+    arrays(**{f"SA101/{name}": shape for name, shape in DENSE.items()}, **others)(checkpoints)
+    assert export(checkpoints) == 0

@@ -12,12 +12,11 @@ from export.__main__ import main
 from export.fleets import fleet_graph
 from export.graphs.graph_actor import extract
 from export.saved_model import read, warmup
-from protos import policy_pb2 as pb
 from protos import prediction_log_pb2 as prediction_log_pb
 from serving.contract import ContractError, check_fleet, from_saved_model
 from tests.export import mixed_fleet
 from tests.export.exporting import run
-from tests.export.mixed_fleet import ACTORS, CATEGORICAL, GRAPHS
+from tests.export.mixed_fleet import ACTORS, CATEGORICAL
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +26,8 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize("rows", [1, 33])
 def test_scores_of_a_fleet_are_those_of_the_actors_in_numpy(models, rows):
+    manifest = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
+    assert [group["tls"] for group in manifest["groups"] if not group["stacked"]] == [["SA105"], ["SA106"]]
     contract = from_saved_model(models / "city" / "1")
     x = np.random.default_rng(rows).standard_normal((rows, contract.observation.size)).astype(np.float32)
     outputs = run(models / "city" / "1", "serving_default", observation=x)
@@ -42,18 +43,11 @@ def test_scores_of_a_fleet_are_those_of_the_actors_in_numpy(models, rows):
         assert (scores.argmax(1) == outputs["action"][:, member.action_begin]).all()
 
 
-def fleet_of(models, tls, folder):
+def build(models, tls, folder):
     """Build a fleet of some TLs in a folder of its own; return the exit code."""
     for tl in tls:
         (folder / tl).symlink_to(models / tl)
     return main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)])
-
-
-def test_members_without_a_file_of_steps_are_graphs_with_scores(models):
-    members = from_saved_model(models / "city" / "1").members
-    manifest = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
-    assert [group["tls"] for group in manifest["groups"] if not group["stacked"]] == [["SA105"], ["SA106"]]
-    assert {m.tl: m.score_size for m in members if m.tl in GRAPHS} == {"SA105": 3, "SA106": 2}
 
 
 def test_describe_lists_the_columns_of_the_scores(models, capsys):
@@ -65,9 +59,8 @@ def test_describe_lists_the_columns_of_the_scores(models, capsys):
 
 
 def test_fleet_without_categorical_members_has_no_scores(models, tmp_path):
-    assert fleet_of(models, ["SA104"], tmp_path) == 0
-    outputs = run(tmp_path / "city" / "1", "serving_default", observation=np.zeros((1, 9), np.float32))
-    assert list(outputs) == ["action"]
+    assert build(models, ["SA104"], tmp_path) == 0
+    assert list(run(tmp_path / "city" / "1", "serving_default", observation=np.zeros((1, 9)))) == ["action"]
 
 
 @pytest.mark.parametrize("wrong", [("SA101", "probabilities"), ("SA103", "q_values")])
@@ -80,7 +73,7 @@ def test_fleet_with_other_scores_than_its_models_is_not_published(models, tmp_pa
         return scores(actors, logits) + np.eye(len(actors), dtype=np.float32)[row][:, None, None] * 1e-4
 
     monkeypatch.setattr(fleet_graph, "_scores", changed)
-    assert fleet_of(models, ["SA101", "SA103", "SA104"], tmp_path) == 1
+    assert build(models, ["SA101", "SA103", "SA104"], tmp_path) == 1
     assert f"not published: its {kind} for {tl} differ" in capsys.readouterr().err
     assert not (tmp_path / "city").exists()
 
@@ -98,32 +91,26 @@ def test_warm_up_requests_the_action_with_and_without_scores(models, model):
 
 
 def test_contract_whose_scores_do_not_fit_its_members_is_refused(models):
-    contract = from_saved_model(models / "city" / "1")
-    check_fleet(contract)
-    with_scores = [k for k, member in enumerate(contract.members) if member.score_size]
-    without = next(k for k, member in enumerate(contract.members) if not member.score_size)
-    for k, field, value in (
-        (with_scores[0], "score_size", 0),
-        (with_scores[1], "score_begin", 1),
-        (without, "score_size", 2),
-    ):
-        wrong = pb.PolicyContract()
-        wrong.CopyFrom(contract)
-        setattr(wrong.members[k], field, value)
-        with pytest.raises(ContractError, match=f"the scores of {wrong.members[k].tl} are"):
+    check_fleet(from_saved_model(models / "city" / "1"))
+    for tl, field, value in (("SA101", "score_size", 0), ("SA102", "score_begin", 1), ("SA104", "score_size", 2)):
+        wrong = from_saved_model(models / "city" / "1")
+        (member,) = (member for member in wrong.members if member.tl == tl)
+        setattr(member, field, value)
+        with pytest.raises(ContractError, match=f"the scores of {tl} are"):
             check_fleet(wrong)
 
 
 def test_fleet_of_an_earlier_version_is_valid_without_scores(models, tmp_path):
     shutil.copytree(models / "city" / "1", tmp_path / "1")
     mixed_fleet.remove_scores(tmp_path / "1")
-    check_fleet(from_saved_model(tmp_path / "1"))
-    size = from_saved_model(tmp_path / "1").observation.size
-    assert list(run(tmp_path / "1", "serving_default", observation=np.zeros((1, size), np.float32))) == ["action"]
+    contract = from_saved_model(tmp_path / "1")
+    check_fleet(contract)
+    x = np.zeros((1, contract.observation.size))
+    assert list(run(tmp_path / "1", "serving_default", observation=x)) == ["action"]
 
 
 def test_run_for_the_action_alone_computes_no_scores(models, tmp_path):
-    assert fleet_of(models, ["SA101", "SA102", "SA104"], tmp_path) == 0
+    assert build(models, ["SA101", "SA102", "SA104"], tmp_path) == 0
     meta = read.meta_graph(tmp_path / "city" / "1")
     outputs = {key: info.name for key, info in meta.signature_def["serving_default"].outputs.items()}
     softmax = {

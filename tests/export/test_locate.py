@@ -1,5 +1,6 @@
-"""Which checkpoint belongs to which TL, by names and folders; unclear input is refused in one line."""
+"""Which checkpoint belongs to which TL, by names and folders; settings in its name are used, and never contradicted."""
 
+import re
 import shutil
 
 import numpy as np
@@ -9,12 +10,11 @@ import tensorflow as tf
 from city.errors import InputError
 from export import locate
 from export.__main__ import main
+from serving.contract import from_saved_model
 from tests.conftest import GRID
 from tests.export import writers
-from tests.export.exporting import export, exported, refused, refuses, run, same, version
-from tests.export.writers import X, actions, dense, keras3
-
-v1 = tf.compat.v1
+from tests.export.exporting import export, export_city, exported, refused, refuses, run, same, version
+from tests.export.writers import X, actions, keras3
 
 
 def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
@@ -80,26 +80,20 @@ def test_every_model_of_a_builder_gets_its_own_weights(checkpoints, tmp_path, mo
         same(exported(checkpoints, "--actor", "pair_builder:build", tl=tl), action)
 
 
-def test_a_model_with_a_lambda_layer_is_refused(checkpoints, capsys):
-    layers = [keras3.layers.Dense(8, "tanh"), keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5)]
-    keras3.Sequential([keras3.Input((9,)), *layers]).save(checkpoints / "SA101_trial_1.keras")
-    refuses(capsys, checkpoints, "it has a Lambda layer, whose code would be run")
-
-
-@pytest.mark.parametrize("name", ["value", "target_actor", "actor_old", "vf", "optimizer"])
-def test_files_of_critics_and_old_copies_are_ignored(name, checkpoints):
-    model = writers.sequential(keras3)
-    model.save_weights(checkpoints / "SA101_trial_3_actor.weights.h5")
-    other = writers.randomise(writers.sequential(keras3), 9)
-    other.save_weights(checkpoints / f"SA101_trial_4_{name}.weights.h5")
-    same(exported(checkpoints), actions(model))
-
-
-@pytest.mark.parametrize("other", ["target_model", "model_target", "optimizer", "model_optim", "old_model"])
-def test_target_networks_and_optimizers_beside_a_model_are_ignored(other, checkpoints):
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        *(
+            ("SA101_trial_3_actor", f"SA101_trial_4_{k}")
+            for k in ("value", "target_actor", "actor_old", "vf", "optimizer")
+        ),
+        *(("model", k) for k in ("target_model", "model_target", "optimizer", "model_optim", "old_model")),
+    ],
+)
+def test_critics_old_copies_target_networks_and_optimizers_beside_an_actor_are_ignored(name, other, checkpoints):
     (checkpoints / "SA101").mkdir()
     model = writers.sequential(keras3)
-    model.save_weights(checkpoints / "SA101" / "model.weights.h5")
+    model.save_weights(checkpoints / "SA101" / f"{name}.weights.h5")
     writers.randomise(writers.sequential(keras3), 9).save_weights(checkpoints / "SA101" / f"{other}.weights.h5")
     same(exported(checkpoints), actions(model))
 
@@ -132,8 +126,7 @@ def test_model_path_may_name_the_prefix_of_a_tensorflow_checkpoint(checkpoints):
     expected = writers.tf1_agents(checkpoints, "SA101_trial_3", ["actor"])["actor"]
     writers.tf1_agents(checkpoints, "SA101_trial_4", ["actor"])
     models = checkpoints.parent / "models"
-    path = str(checkpoints / "SA101_trial_3")
-    assert main(["--model-path", path, "--tl", "SA101", "--models-dir", str(models)]) == 0
+    assert main(["--model-path", f"{checkpoints}/SA101_trial_3", "--tl", "SA101", "--models-dir", str(models)]) == 0
     same(run(models / "SA101" / "3", "serving_default", observation=X)["action"], expected)
 
 
@@ -147,19 +140,6 @@ def test_a_state_file_counts_only_for_its_own_folder(checkpoints):
     (checkpoints / "b" / "checkpoint").unlink()
     assert export(checkpoints) == 0
     assert [path.name for path in (checkpoints.parent / "models" / "SA101").iterdir()] == ["9"]
-
-
-def test_layers_without_numbers_need_the_layers_flag(checkpoints, capsys):
-    with writers.session() as observation:
-        x = observation
-        with v1.variable_scope("actor"):
-            for name, units in (("fc_one", 8), ("fc_two", 8), ("fc_three", 8)):
-                x = dense(x, units, name, tf.nn.relu)
-            x = dense(x, 2, "output", tf.tanh)
-        expected = writers.saved(checkpoints, x, {observation: X})
-    (checkpoints / "SA101_trial_1.meta").unlink()
-    refuses(capsys, checkpoints, "does not define the order of its layers", "--layers")
-    same(exported(checkpoints, "--layers", "fc_one,fc_two,fc_three,output"), expected)
 
 
 class OutOfOrder(keras3.Model):
@@ -190,15 +170,8 @@ def test_a_normaliser_beside_the_actor_is_refused(checkpoints, capsys):
     refuses(capsys, checkpoints, "obs_norm/", "--actor NAME to leave it out")
 
 
-def test_a_fleet_cannot_take_a_tls_name(grid_models, tmp_path, capsys):
-    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
-    assert main(["fleet", "SA101", "--tl", "all", "--models-dir", str(tmp_path)]) == 2
-    refused(capsys, "is a TL's model; choose another name for the fleet")
-
-
 def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
-    good = writers.sequential(keras3)
-    good.save_weights(checkpoints / "SA109_trial_1.weights.h5")
+    writers.sequential(keras3).save_weights(checkpoints / "SA109_trial_1.weights.h5")
     np.savez(checkpoints / "SA101_trial_99999999999999999999.npz", **{"dense/kernel": np.zeros((9, 2))})
     (checkpoints / "SA102-3.index").symlink_to(checkpoints / "nowhere")
     (checkpoints / "²").mkdir()
@@ -216,14 +189,17 @@ def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
         errors, ("must be below 2**62", "SA102-3: cannot be read", "is a link or a file"), strict=True
     ):
         assert part in line
-    lines = captured.out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["SA103", "SA104", "SA109"]
+    assert [line.split(":")[0] for line in captured.out.splitlines()] == ["SA103", "SA104", "SA109"]
 
 
 DAMAGED = [
     b"", b"{}", b"[]", b"\xff", b'{"parity":{}}', b'{"actor":{"steps":[{"join":""}]}}', b'{"actor":{"steps":[]}}',
     b'{"actor":{"steps":[{"dense":"x"},{"activation":"odd"}]}}', b"[" * 100_000,
     b'{"parity":{"largest_absolute_difference":0,"observations":Infinity}}',
+    b'{"actor":{"architecture":"a","inputs":1,"outputs":1,"steps":[{"phase_competition":null}]}, '
+    b'"parity":{"observations":1,"largest_absolute_difference":NaN}}',
+    b'{"actor":{"architecture":"a","inputs":1,"outputs":1,"steps":[1]}, '
+    b'"parity":{"observations":1,"largest_absolute_difference":Infinity}}',
 ]  # fmt: skip
 
 
@@ -245,11 +221,9 @@ INVALID = [
 
 
 @pytest.mark.parametrize("arguments", INVALID)
-def test_an_invalid_command_line_gives_one_error_line(arguments, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_invalid_command_line_gives_one_error_line(arguments, capsys, in_tmp_path):
     assert main(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ") and len(err.splitlines()) == 1, err
+    refused(capsys)
 
 
 def test_inspecting_a_folder_shows_its_latest_checkpoint(shared, capsys):
@@ -270,9 +244,8 @@ def test_inspecting_a_folder_shows_its_latest_checkpoint(shared, capsys):
 )
 def test_names_of_signals_are_not_confused_with_numbers_or_longer_names(tmp_path, names, tl, expected):
     for name in names:
-        (tmp_path / name).write_bytes(b"x")
-    known = ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]
-    assert locate.Search(tmp_path, locate.find_candidates(tmp_path), known).choose(tl, None).path.name == expected
+        (tmp_path / name).touch()
+    assert found(tmp_path, tl, ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]) == expected
 
 
 def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
@@ -288,7 +261,6 @@ def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
 
 
 def checkpoint_in(checkpoints, *paths):
-    """Copies of one actor under these paths."""
     writers.sequential(keras3).save_weights(checkpoints / "actor.weights.h5")
     for path in paths:
         (checkpoints / path).parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +284,7 @@ def test_a_folders_name_never_beats_another_tl_in_the_files_name(path, checkpoin
     assert [model.name for model in (checkpoints.parent / "models").iterdir()] == ["SA101"]
 
 
-def labels(folder, tl, known):
+def found(folder, tl, known):
     search = locate.Search(folder, locate.find_candidates(folder), known)
     return str(search.choose(tl, None).path.relative_to(folder))
 
@@ -320,16 +292,16 @@ def labels(folder, tl, known):
 def test_tls_with_names_of_any_form_keep_their_checkpoints_in_a_joint_folder(checkpoints):
     known = ["north", "north-east", "south"]
     checkpoint_in(checkpoints, "north_south/north-1.h5", "south/north/north-east/model.h5")
-    assert labels(checkpoints, "north", known) == "north_south/north-1.h5"
-    assert labels(checkpoints, "north-east", known) == "south/north/north-east/model.h5"
+    assert found(checkpoints, "north", known) == "north_south/north-1.h5"
+    assert found(checkpoints, "north-east", known) == "south/north/north-east/model.h5"
     with pytest.raises(InputError, match=r"no checkpoint for south: .* lies in a folder of south"):
-        labels(checkpoints, "south", known)
+        found(checkpoints, "south", known)
 
 
 def test_a_number_in_the_file_of_a_tls_own_folder_is_not_another_tl(checkpoints):
     checkpoint_in(checkpoints, "1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5")
     known = ["1", "2", "3"]
-    assert [labels(checkpoints, tl, known) for tl in known] == ["1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5"]
+    assert [found(checkpoints, tl, known) for tl in known] == ["1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5"]
 
 
 @pytest.mark.parametrize("name", ["PPO_100", "DQN 1000", "EP100", "RUN_01"])
@@ -344,3 +316,108 @@ def test_the_only_actor_of_another_tl_is_refused(checkpoints, capsys):
     np.savez(checkpoints / "SA102_trial_1.npz", **layers)
     refuses(capsys, checkpoints, "holds no actor of SA102", "--scope SA101/actor", tl="SA102")
     assert export(checkpoints, "--scope", "SA101/actor", tl="SA102") == 0
+
+
+NAME = "SAPPO-_state_{state}_action_{action}_reward_cwq_gamma_0.99_netSz_({sizes}){more}-trial_3_SA_107_actor"
+
+
+def named(city, sizes="64, 64", more="_offset_range_2", name=NAME):
+    """Add SA107's actor to a city, under a file name of the sappo dialect's trainer, which is returned."""
+    name = name.format(state="vdd", action="gro", sizes=sizes, more=more)
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints" / f"{name}.{suffix}")
+    return name
+
+
+def settings(city, **lines):
+    """Replace SA107's settings; None takes one out."""
+    head, body = (city / "city.toml").read_text().split("[tl.SA107]\n")
+    body, _, tail = body.partition("\n[")
+    for key, value in lines.items():
+        body = re.sub(rf"^{key} = .*\n", "", body, flags=re.M)
+        body += "" if value is None else f"\n{key} = {value}\n"
+    (city / "city.toml").write_text(f"{head}[tl.SA107]\n{body}\n[{tail}")
+
+
+def test_settings_of_the_file_name_complete_the_contract(empty_city):
+    named(empty_city, more="_offset_range_4_control_cycle_3_add_time_1")
+    settings(empty_city, state=None, action=None, control_cycle=None)
+    assert export_city(empty_city, "--tl", "SA107") == 0
+    policy = from_saved_model(empty_city / "models" / "SA107" / "3")
+    assert (policy.observation.state, policy.action.kind) == ("vdd", "gro")
+    assert (policy.action.offset_range, policy.timing.control_cycle, policy.action.add_time_s) == (4, 3, 1)
+    assert policy.origin.model_number == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("state", '"vd"', "has state vdd, but {city} has vd"),
+        ("action", '"offset"', "has action gro, but {city} has offset"),
+        ("offset_range", "3", "has offset_range 2, but {city} has 3"),
+        ("control_cycle", "7", "has control_cycle 2, but {city} has 7"),
+        ("hidden_sizes", "[64, 32]", "has hidden_sizes 64, 64, but {city} has 64, 32"),
+    ],
+)
+def test_contradicting_file_name_and_city_toml_are_refused(empty_city, key, value, message, capsys):
+    name = named(empty_city, more="_offset_range_2_control_cycle_2")
+    settings(empty_city, **{key: value})
+    assert export_city(empty_city, "--tl", "SA107") == 2
+    refused(capsys, name, message.format(city=empty_city / "city.toml"), "fix the one that is wrong")
+    assert not (empty_city / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "message"),
+    [
+        (
+            {},
+            {"dialect": '"sumo-rl"', "state": None, "action": None},
+            "has state vdd, which is not a setting of dialect sumo-rl in",
+        ),
+        (
+            {"name": "PPO-_SA107_trial_1"},
+            {"state": None},
+            "state is missing; set it in [tl.SA107] to one of d, v, vd, vdd",
+        ),
+        ({"sizes": "64, 32"}, {}, "hidden sizes are 64, 32, but the hidden layers of its mlp have 64, 64 units"),
+    ],
+    ids=["setting of another dialect", "no state", "other layers"],
+)
+def test_settings_that_do_not_fit_the_checkpoint_are_refused(empty_city, capsys, file, changed, message):
+    named(empty_city, **file)
+    settings(empty_city, **changed)
+    assert export_city(empty_city, "--tl", "SA107") == 2
+    refused(capsys, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "settings"),
+    [
+        (NAME.format(state="d", action="kc", sizes="8", more="_actionp_0.25_action_t_9"), 3, ("d", "kc", "0.25", "9")),
+        ("PPO-_SA101_round-12.npz", 12, (None,) * 4),
+        ("ckpt-41", 41, (None,) * 4),
+        ("model.ckpt-1000", 1000, (None,) * 4),
+        ("SA101", None, (None,) * 4),
+        ("SAPPO_action_t_9-trial_0_SA101.h5", 0, (None, None, None, "9")),
+    ],
+)
+def test_file_names_are_parsed(tmp_path, name, number, settings):
+    candidate = locate.Candidate(tmp_path / name, "tensorflow", locate.number_in_name(name))
+    assert candidate.number == number
+    assert tuple(candidate.settings.get(key) for key in ("state", "action", "actionp", "action_t_s")) == settings
+
+
+def test_critics_hidden_folders_and_exports_are_not_candidates(checkpoints, grid_models):
+    shutil.copytree(grid_models / "SA101", checkpoints / "models" / "SA101")
+    (checkpoints / ".old").mkdir()
+    for name in ("x_SA101_critic.h5", "critic_SA101.index", ".old/SA101.h5", "SA101_actor_critic.npz", "notes.txt"):
+        (checkpoints / name).touch()
+    assert [candidate.label for candidate in locate.find_candidates(checkpoints)] == ["SA101_actor_critic.npz"]
+
+
+def test_a_saved_model_is_a_single_candidate(tmp_path):
+    tf.saved_model.save(tf.Module(), str(tmp_path / "SA101" / "7"))
+    (found,) = locate.find_candidates(tmp_path)
+    assert (found.format, found.number, found.label) == ("saved-model", 7, "SA101/7")
+    assert locate.Search(tmp_path, [found]).choose("SA101", None) is found

@@ -68,8 +68,7 @@ def test_a_damaged_file_of_a_new_source_gives_one_error_line(json_source, checkp
 
 
 def test_the_exporter_has_nine_sources():
-    formats = sorted(source.format for source in export.checkpoints.sources())
-    assert formats == [
+    assert sorted(source.format for source in export.checkpoints.sources()) == [
         "keras-h5", "npz", "onnx", "phase-competition", "pytorch", "rllib", "saved-model", "stable-baselines3",
         "tensorflow",
     ]  # fmt: skip

@@ -93,6 +93,7 @@ def test_a_softmax_in_a_training_graph_is_recognised(checkpoints):
         same(outputs_of(checkpoints, "--action", "categorical", *flags)["probabilities"], expected)
 
 
+@pytest.mark.slow
 def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
     for k in range(3):
         writers.sequential(keras3).save_weights(checkpoints / f"SA10{k}_trial_1.weights.h5")

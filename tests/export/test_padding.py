@@ -35,9 +35,8 @@ dialect = "sumo-rl"
 
 
 @pytest.fixture
-def weights(tmp_path, monkeypatch):
+def weights(tmp_path, in_tmp_path):
     """A shared policy of more inputs and choices than any TL has, in this folder."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(4)
     shapes = {"0.weight": (16, INPUTS), "0.bias": (16,), "2.weight": (CHOICES, 16), "2.bias": (CHOICES,)}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}

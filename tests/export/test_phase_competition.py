@@ -157,8 +157,7 @@ def choices(evaluate, *args, **kwargs):
     ],
 )
 def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, red_s, chosen):
-    served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
-    assert choices(evaluate, served, halting, red_s) == chosen
+    assert choices(evaluate, [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]], halting, red_s) == chosen
 
 
 @pytest.mark.parametrize(
@@ -178,8 +177,7 @@ def test_a_lane_whose_green_is_not_that_of_the_waiting_link_gets_the_next_one(ev
     links = ["Grrr", "GGrr", "rrrG", "rrGr"]
     shares = [[sum(green[k] == "G" for k in range(3)) / 3] for green in links]
     following = np.array([[_following(links, range(3), k)] for k in range(4)], np.float32)
-    found = choices(evaluate, shares, [4], red_s, current=current, speed=speed, following=following)
-    assert found == chosen
+    assert choices(evaluate, shares, [4], red_s, current=current, speed=speed, following=following) == chosen
 
 
 def test_greens_that_serve_as_many_links_are_equal_in_spite_of_rounding(evaluate):
@@ -219,8 +217,7 @@ def test_every_link_of_a_lane_gets_its_green_in_turn(data, greens, links):
     ],
 )
 def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, near, full, red_s, chosen):
-    served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
-    assert choices(evaluate, served, near, red_s, near, full) == chosen
+    assert choices(evaluate, [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]], near, red_s, near, full) == chosen
 
 
 @pytest.mark.parametrize(
@@ -246,8 +243,7 @@ def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, ne
 )
 def test_a_green_whose_lanes_all_stand_is_left_for_others(evaluate, green_s, speed, near, full, chosen):
     served = [[1, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
-    found = choices(evaluate, served, near, [0, 0, 0], near, full, current=0, green_s=green_s, speed=speed)
-    assert found == chosen
+    assert choices(evaluate, served, near, [0, 0, 0], near, full, current=0, green_s=green_s, speed=speed) == chosen
 
 
 @pytest.mark.parametrize(
@@ -292,8 +288,7 @@ def test_a_green_of_the_padding_is_never_the_next_one():
     own = replace(step.junction, following=np.array([[3], [3], [0], [0]], np.float32))
     padded = Padded.of([own] * len(x), greens=8)
     current = np.pad(x[:, :4], ((0, 0), (0, 4)))
-    allowed = greens_allowed(padded, current, x[:, 5], x[:, 6:].reshape(len(x), -1, len(FEATURES)))
-    assert not allowed[:, 4:].any()
+    assert not greens_allowed(padded, current, x[:, 5], x[:, 6:].reshape(len(x), -1, len(FEATURES)))[:, 4:].any()
 
 
 def test_the_best_green_that_serves_the_lane_is_chosen():

@@ -14,9 +14,11 @@ from unittest import mock
 import pytest
 
 from city.errors import InputError
+from export import single_model
 from export.__main__ import main
 from export.saved_model import publish
 from tests.conftest import GRID, ROOT
+from tests.error_lines import assert_refused as refused
 
 WRITER = """
 import sys, time
@@ -181,11 +183,6 @@ def test_equal_variables_are_linked_where_it_is_possible(tmp_path, case, monkeyp
     assert sorted(path.name for path in own.parent.iterdir()) == [own.name, "variables.index"]
 
 
-def test_keep_must_be_at_least_one(capsys):
-    assert main(["--city", str(GRID / "city.toml"), "--tl", "SA101", "--keep", "0"]) == 2
-    assert "--keep 0 must be at least 1: the newest version is never removed" in capsys.readouterr().err
-
-
 def mounted(options, tmp_path, *flags):
     """The exporter on a small disk of its own: (exit code, stderr, the files it left)."""
     disk = tmp_path / "disk"
@@ -226,17 +223,8 @@ def test_a_read_only_disk_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "export",
-        "--city",
-        str(GRID / "city.toml"),
-        "--tl",
-        "all",
-        "--models-dir",
-        str(tmp_path),
-    ]
+    flags = ["--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "export", *flags]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("SA101: ")
     process.send_signal(signal.SIGTERM)
@@ -248,35 +236,19 @@ def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
         assert version.name == "1" and (version / "assets.extra" / "export.json").is_file()
 
 
-def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path):
+def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path, monkeypatch, capsys):
     """A library may swallow the interrupt and fail with an error of its own."""
-    script = """if True:
-        import os, signal, sys
-        from city.errors import InputError
-        from export import __main__, single_model
-        def export(job, tl):
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                signal.pause()
-            except KeyboardInterrupt:
-                raise InputError("unreadable") from None
-        single_model.export = export
-        sys.exit(__main__.main(sys.argv[1:]))
-    """
-    command = [
-        sys.executable,
-        "-c",
-        script,
-        "--city",
-        str(GRID / "city.toml"),
-        "--tl",
-        "all",
-        "--models-dir",
-        str(tmp_path),
-    ]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 1
-    assert result.stderr == "error: interrupted; versions published before are complete, and no draft remains\n"
+
+    def export(job, tl):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        except KeyboardInterrupt:
+            raise InputError("unreadable") from None
+
+    monkeypatch.setattr(single_model, "export", export)
+    assert main(["--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]) == 1
+    refused(capsys, "interrupted; versions published before are complete, and no draft remains")
 
 
 @pytest.mark.parametrize("number", [3, 4], ids=["replacing", "a new version"])

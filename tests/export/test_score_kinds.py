@@ -5,18 +5,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.export import writers
-from tests.export.exporting import export, outputs_of, refuses
-from tests.export.test_torch_sources import FIVE, linear_layers, softmax
-from tests.export.writers import X, actions, keras3
+from tests.export.exporting import export, outputs_of, refuses, same
+from tests.export.torch_files import FIVE, linear_layers, outputs_of_layers, relu, softmax
+from tests.export.writers import actions, keras3
 
 RELU = ("--action", "categorical", "--hidden-activation", "relu")
 NETWORK = linear_layers(("network.0", 8, 5), ("network.2", 3, 8))
+LOGITS = outputs_of_layers(NETWORK, "network.0", "network.2", hidden=relu)
 Q, PROBABILITIES = "q_values", "probabilities"
-
-
-def logits(tensors, first="network.0", last="network.2"):
-    hidden = np.maximum(FIVE @ tensors[f"{first}.weight"].T + tensors[f"{first}.bias"], 0)
-    return hidden @ tensors[f"{last}.weight"].T + tensors[f"{last}.bias"]
 
 
 @pytest.mark.parametrize(
@@ -35,9 +31,8 @@ def logits(tensors, first="network.0", last="network.2"):
 def test_the_meaning_of_outputs_is_a_flags_or_the_files_names(checkpoints, name, flags, scores):
     save_file(NETWORK, checkpoints / name)
     outputs = outputs_of(checkpoints, *RELU, *flags, x=FIVE)
-    expected = logits(NETWORK) if scores == Q else softmax(logits(NETWORK))
     assert sorted(outputs) == sorted(["action", scores])
-    np.testing.assert_allclose(outputs[scores], expected, atol=1e-5)
+    same(outputs[scores], LOGITS if scores == Q else softmax(LOGITS))
 
 
 @pytest.mark.parametrize("name", ["SA101", "policy_net", "dqn_and_ppo"])
@@ -45,7 +40,7 @@ def test_outputs_of_unknown_meaning_get_no_invented_probabilities(checkpoints, n
     save_file(NETWORK, checkpoints / f"{name}.safetensors")
     outputs = outputs_of(checkpoints, *RELU, x=FIVE)
     assert "pass --scores probabilities if they are logits" in capsys.readouterr().out
-    np.testing.assert_allclose(outputs[Q], logits(NETWORK), atol=1e-5)
+    same(outputs[Q], LOGITS)
 
 
 def test_names_of_modules_take_precedence_over_the_files(checkpoints):
@@ -63,7 +58,7 @@ def test_a_keras_models_outputs_mean_what_its_file_is_called(whole, name, scores
         model.save_weights(checkpoints / f"{name}.weights.h5")
     outputs = outputs_of(checkpoints, "--action", "categorical")
     expected = actions(model) if scores == Q else softmax(actions(model))
-    np.testing.assert_allclose(outputs[scores], expected, atol=1e-5)
+    same(outputs[scores], expected)
     np.testing.assert_array_equal(outputs["action"], expected.argmax(axis=1))
 
 
@@ -71,9 +66,7 @@ def test_a_softmax_proves_probabilities(checkpoints, capsys):
     model = writers.sequential(keras3, head="softmax", outputs=3)
     model.save(checkpoints / "SA101.keras")
     refuses(capsys, checkpoints, "gives probabilities, but", flags=("--action", "categorical", "--scores", Q))
-    np.testing.assert_allclose(
-        outputs_of(checkpoints, "--action", "categorical")["probabilities"], actions(model), atol=1e-5
-    )
+    same(outputs_of(checkpoints, "--action", "categorical")["probabilities"], actions(model))
 
 
 def test_a_dueling_networks_graph_gives_its_q_values_and_not_its_advantages(checkpoints):
@@ -83,9 +76,7 @@ def test_a_dueling_networks_graph_gives_its_q_values_and_not_its_advantages(chec
     value, advantage = keras3.layers.Dense(1)(hidden), keras3.layers.Dense(3)(hidden)
     model = writers.randomise(keras3.Model(x, keras3.layers.Add()([value, advantage])))
     model.save(checkpoints / "dueling_dqn.keras")
-    np.testing.assert_allclose(
-        outputs_of(checkpoints, "--action", "categorical", x=X)["q_values"], actions(model), atol=1e-5
-    )
+    same(outputs_of(checkpoints, "--action", "categorical")["q_values"], actions(model))
 
 
 def test_scores_of_city_toml_are_those_of_the_model(checkpoints, tmp_path, capsys):

@@ -33,7 +33,7 @@ FILES = {
     "sb3_ppo_vecnormalize/vecnormalize.pkl": stable_baselines3,
     "rllib_ppo/checkpoint/learner_group/learner/rl_module/default_policy/module_state.pkl": rllib,
 }
-damage = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+damage = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -84,8 +84,7 @@ plain = st.recursive(
 
 @given(plain, st.sampled_from([3, 4]))
 def test_plain_values_are_read_as_pickle_reads_them(value, protocol):
-    data = pickle.dumps(value, protocol)
-    assert pickled_values.load(data, {}) == value
+    assert pickled_values.load(pickle.dumps(value, protocol), {}) == value
 
 
 @given(st.binary(min_size=1, max_size=60))

@@ -15,15 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from safetensors.numpy import save
 
 from export.__main__ import main
 from export.checkpoints import torch_state, torch_tensors
-from tests.export.exporting import export, exported, manifest, outputs_of, refuses, version
-from tests.export.torch_files import Tensor
+from tests.conftest import SHARED
+from tests.export.exporting import export, exported, manifest, outputs_of, refuses, same, version
+from tests.export.torch_files import FIVE, Tensor, linear_layers, outputs_of_layers, relu, softmax
 from tests.export.torch_files import save as save_as_torch
 
 TANH = ("--action", "categorical", "--hidden-activation", "tanh")
+RELU = ("--action", "categorical", "--hidden-activation", "relu")
 
 
 @pytest.fixture
@@ -49,7 +52,6 @@ def copied(torch_files, checkpoints):
 
 @pytest.fixture
 def answers(torch_files):
-    """The library's own answers: observations and outputs."""
     return lambda name: np.load(torch_files / name / "expected.npz")
 
 
@@ -72,11 +74,6 @@ def changed_zip(torch_files, checkpoints):
         return checkpoints
 
     return copy
-
-
-def softmax(logits):
-    e = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +283,7 @@ def test_bounds_of_actions_are_exact_whatever_numpy_printed(changed_zip, answers
     expected = answers("sb3_ppo_continuous")
     printed = {"low": "[-9. -9.]", "high": "[9. 9.]"}
     source = changed_zip("sb3_ppo_continuous", lambda data: data["action_space"].update(printed))
-    np.testing.assert_allclose(exported(source, x=expected["x"]), expected["y_action"], atol=1e-5)
+    same(exported(source, x=expected["x"]), expected["y_action"])
 
 
 def test_statistics_of_their_own_number_of_steps_are_used(copied, checkpoints, answers):
@@ -302,15 +299,14 @@ def test_statistics_of_their_own_number_of_steps_are_used(copied, checkpoints, a
 
 def cases(kind):
     """Names of the hostile files that must be refused or exported; [] where the data is absent."""
-    meta = Path(__file__).resolve().parents[3] / "shared" / "checkpoints" / "torch" / "hostile" / "meta.json"
+    meta = SHARED / "checkpoints" / "torch" / "hostile" / "meta.json"
     if not meta.is_file():
         return []
     return [name for name, case in json.loads(meta.read_text())["cases"].items() if case["must"].startswith(kind)]
 
 
 @pytest.mark.parametrize("name", cases("refuse"))
-def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
+def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_path, capsys, name, in_tmp_path):
     assert export(copied(f"hostile/{name}"), *TANH) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in lines[0] and name in lines[0]
@@ -318,14 +314,12 @@ def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_
 
 
 @pytest.mark.parametrize("name", cases("export"))
-def test_files_with_harmless_oddities_are_exported_and_nothing_is_run(copied, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+def test_files_with_harmless_oddities_are_exported_and_nothing_is_run(copied, tmp_path, name, in_tmp_path):
     assert export(copied(f"hostile/{name}"), *(() if name.endswith(".zip") else TANH)) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "models"]
 
 
-def test_pickle_in_rllib_settings_is_not_run(copied, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_pickle_in_rllib_settings_is_not_run(copied, tmp_path, capsys, in_tmp_path):
     source = copied("rllib_ppo")
 
     class Payload:
@@ -391,35 +385,40 @@ def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
     assert "names posix.system" in capsys.readouterr().err
 
 
-FIVE = np.random.default_rng(3).random((4, 5)).astype(np.float32)
-"""Observations of 5 values."""
+def assert_probabilities(checkpoints, logits, *flags):
+    found = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
+    np.testing.assert_allclose(found, softmax(logits), atol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", ["actor.", ""])
 def test_npz_with_pytorch_names_is_read(checkpoints, prefix):
     arrays = linear_layers((f"{prefix}0", 8, 5), (f"{prefix}2", 3, 8))
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
-    hidden = np.maximum(linear(arrays, f"{prefix}0", FIVE), 0)
-    flags = ("--action", "categorical", *(() if prefix else ("--scores", "probabilities")))
-    probabilities = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
-    np.testing.assert_allclose(probabilities, softmax(linear(arrays, f"{prefix}2", hidden)), atol=1e-5)
+    logits = outputs_of_layers(arrays, f"{prefix}0", f"{prefix}2", hidden=relu)
+    assert_probabilities(checkpoints, logits, *RELU[:2], *(() if prefix else ("--scores", "probabilities")))
+
+
+@pytest.mark.parametrize(("dtype", "cause"), [(bfloat16, "(bfloat16?)"), (np.int32, "holds int32")])
+def test_npz_without_floats_is_refused_with_a_remedy(dtype, cause, checkpoints, capsys):
+    arrays = linear_layers(("actor.0", 8, 5), ("actor.2", 3, 8))
+    np.savez(checkpoints / "SA101_trial_1.npz", **{name: values.astype(dtype) for name, values in arrays.items()})
+    refuses(capsys, checkpoints, "actor/0/weight", cause, "save it as float32: values.astype(numpy.float32)")
 
 
 def test_layers_by_name_leave_the_others_unread(checkpoints):
     """An actor whose layers are attributes: fc1, fc2, fc_mean, and fc_logstd, which serves training."""
     arrays = linear_layers(("fc1", 8, 5), ("fc2", 8, 8), ("fc_mean", 2, 8), ("fc_logstd", 2, 8))
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
-    hidden = np.maximum(linear(arrays, "fc2", np.maximum(linear(arrays, "fc1", FIVE), 0)), 0)
-    action = exported(checkpoints, "--layers", "fc1,fc2,fc_mean", x=FIVE)
-    np.testing.assert_allclose(action, np.tanh(linear(arrays, "fc_mean", hidden)), atol=1e-5)
+    expected = np.tanh(outputs_of_layers(arrays, "fc1", "fc2", "fc_mean", hidden=relu))
+    same(exported(checkpoints, "--layers", "fc1,fc2,fc_mean", x=FIVE), expected)
 
 
 def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
     rng = np.random.default_rng(3)
     kernels = [rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (8, 8), (8, 2))]
     np.savez(checkpoints / "SA101_trial_1.npz", **{f"actor/dense_{k}/kernel": v for k, v in enumerate(kernels)})
-    hidden = np.maximum(np.maximum(FIVE @ kernels[0], 0) @ kernels[1], 0)
-    np.testing.assert_allclose(exported(checkpoints, x=FIVE), np.tanh(hidden @ kernels[2]), atol=1e-5)
+    expected = np.tanh(relu(relu(FIVE @ kernels[0]) @ kernels[1]) @ kernels[2])
+    same(exported(checkpoints, x=FIVE), expected)
     assert "its hidden layers have no bias" in capsys.readouterr().out
 
 
@@ -438,24 +437,8 @@ def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoint
     refuses(capsys, checkpoints, "holds no layers of an actor", *names)
 
 
-def linear_layers(*named):
-    """Tensors of linear layers, in this order. `named`: (name, units, inputs)."""
-    rng = np.random.default_rng(4)
-    tensors = {}
-    for name, units, inputs in named:
-        tensors[f"{name}.weight"] = rng.standard_normal((units, inputs)).astype(np.float32)
-        tensors[f"{name}.bias"] = rng.standard_normal(units).astype(np.float32)
-    return tensors
-
-
-def linear(tensors, name, x):
-    return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
-
-
 @pytest.fixture
 def saved(checkpoints):
-    """Writes tensors as a .safetensors file."""
-
     def write(tensors):
         (checkpoints / "SA101_trial_1.safetensors").write_bytes(save(tensors))
         return checkpoints
@@ -484,17 +467,26 @@ ACTOR = (("actor.0", 8, 5), ("actor.2", 3, 8))
             "q_network/value/bias is the value stream of a dueling Q-network",
         ),
         (linear_layers(("actor.1", 8, 5), ("actor.3", 3, 8)), "actor has modules 0 to 3, with weights in 1, 3"),
+        (linear_layers(("actor.dense_1", 8, 5), ("actor.dense_3", 3, 8)), "variable actor/dense_2/kernel is missing"),
+        (
+            {**linear_layers(*ACTOR), "actor.action_scale": np.ones(3), "actor.action_bias": np.zeros(3)},
+            "is continuous, but --action",
+        ),
     ],
 )
 def test_tensors_that_may_change_the_actions_are_never_left_out(saved, capsys, tensors, message):
     refuses(capsys, saved(tensors), message, flags=TANH)
 
 
+def hold(monkeypatch, *layers, modules=()):
+    """Let every PyTorch file hold these layers, and modules without tensors."""
+    arrays = {name.replace(".", "/"): values for name, values in linear_layers(*layers).items()}
+    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: torch_tensors.SavedTensors(arrays, modules))
+
+
 def test_module_after_the_last_layer_is_refused(saved, monkeypatch, capsys):
     """It may be an activation of the output: a state dict lists modules without their kinds."""
-    arrays = {name.replace(".", "/"): values for name, values in linear_layers(*ACTOR).items()}
-    tensors = torch_tensors.SavedTensors(arrays, ("actor/0", "actor/1", "actor/2", "actor/3"))
-    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: tensors)
+    hold(monkeypatch, *ACTOR, modules=("actor/0", "actor/1", "actor/2", "actor/3"))
     refuses(capsys, saved(linear_layers(*ACTOR)), "actor has modules 0 to 3, with weights in 0, 2", flags=TANH)
 
 
@@ -505,34 +497,25 @@ def test_networks_that_serve_training_do_not_stop_an_export(saved):
 
 def test_a_trunk_is_exported_if_the_user_names_every_layer(saved):
     tensors = linear_layers(("encoder.0", 5, 5), *ACTOR)
-    y = linear(tensors, "encoder.0", FIVE)
-    for name in ("actor.0", "actor.2"):
-        y = linear(tensors, name, np.tanh(y))
-    outputs = outputs_of(saved(tensors), *TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2", x=FIVE)
-    np.testing.assert_allclose(outputs["probabilities"], softmax(y), atol=1e-5)
+    logits = outputs_of_layers(tensors, "encoder.0", "actor.0", "actor.2")
+    assert_probabilities(saved(tensors), logits, *TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2")
 
 
 def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(saved):
-    hidden = [("mlp_extractor.policy_net.0", 8, 5), ("mlp_extractor.policy_net.2", 3, 8)]
+    policy = "mlp_extractor.policy_net"
+    hidden = [(f"{policy}.0", 8, 5), (f"{policy}.2", 3, 8)]
     tensors = linear_layers(("action_net", 3, 3), ("value_net", 1, 3), *hidden, ("mlp_extractor.value_net.0", 8, 5))
-    y = FIVE
-    for name, _, _ in hidden:
-        y = np.tanh(linear(tensors, name, y))
-    probabilities = outputs_of(saved(tensors), *TANH, x=FIVE)["probabilities"]
-    np.testing.assert_allclose(probabilities, softmax(linear(tensors, "action_net", y)), atol=1e-5)
+    logits = outputs_of_layers(tensors, f"{policy}.0", f"{policy}.2", "action_net")
+    assert_probabilities(saved(tensors), logits, *TANH)
 
 
 def test_cleanrl_network_of_q_values_is_not_given_probabilities(checkpoints, monkeypatch):
     """CleanRL's dqn.py calls the Q-network's sequence `network`; its policies are called actor."""
-    layers = linear_layers(("network.0", 8, 5), ("network.2", 3, 8))
-    arrays = {name.replace(".", "/"): values for name, values in layers.items()}
-    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: torch_tensors.SavedTensors(arrays, ()))
+    hold(monkeypatch, ("network.0", 8, 5), ("network.2", 3, 8))
     (checkpoints / "SA101.cleanrl_model").touch()
-    flags = ("--action", "categorical", "--hidden-activation", "relu")
-    assert sorted(outputs_of(checkpoints, *flags, x=FIVE)) == ["action", "q_values"]
+    assert sorted(outputs_of(checkpoints, *RELU, x=FIVE)) == ["action", "q_values"]
 
 
-RELU = ("--action", "categorical", "--hidden-activation", "relu")
 SETTINGS = {
     "reward": np.float64(1.5),
     "rewards": [np.float32(1), np.int64(2)],
@@ -558,9 +541,7 @@ def test_settings_beside_the_weights_are_inert(checkpoints, key):
     tensors = linear_layers(*ACTOR)
     weights = {name: Tensor(values) for name, values in tensors.items()}
     save_as_torch(checkpoints / "SA101_trial_1.pt", {"model_state_dict": weights, key: SETTINGS[key]})
-    y = np.maximum(linear(tensors, "actor.0", FIVE), 0)
-    probabilities = outputs_of(checkpoints, *RELU, x=FIVE)["probabilities"]
-    np.testing.assert_allclose(probabilities, softmax(linear(tensors, "actor.2", y)), atol=1e-5)
+    assert_probabilities(checkpoints, outputs_of_layers(tensors, "actor.0", "actor.2", hidden=relu), *RELU)
 
 
 def test_code_beside_the_weights_is_still_refused(checkpoints, capsys):
@@ -575,40 +556,23 @@ def test_cleanrl_actions_are_scaled_after_a_tanh(saved, scope):
     scale, bias = np.array([[0.5, 2]], np.float32), np.array([[0.5, -1]], np.float32)
     tensors |= {f"{scope}action_scale": scale, f"{scope}action_bias": bias}
     flags = ("--action", "offset", "--hidden-activation", "relu", "--layers", "fc1,fc_mean")
-    y = linear(tensors, f"{scope}fc_mean", np.maximum(linear(tensors, f"{scope}fc1", FIVE), 0))
-    np.testing.assert_allclose(exported(saved(tensors), *flags, x=FIVE), np.tanh(y) * scale + bias, atol=1e-5)
-
-
-def test_action_scale_contradicts_a_categorical_action(saved, capsys):
-    tensors = linear_layers(*ACTOR)
-    tensors |= {"actor.action_scale": np.ones(3, np.float32), "actor.action_bias": np.zeros(3, np.float32)}
-    refuses(capsys, saved(tensors), "is continuous, but --action", flags=RELU)
+    y = outputs_of_layers(tensors, f"{scope}fc1", f"{scope}fc_mean", hidden=relu)
+    same(exported(saved(tensors), *flags, x=FIVE), np.tanh(y) * scale + bias)
 
 
 @pytest.mark.parametrize(("numbers", "layers"), [((1, 2, 3), True), ((1, 2, 3), False), ((4, 5, 6), True)])
 def test_layers_may_be_numbered_from_any_number(saved, numbers, layers):
     names = [f"actor.dense_{number}" for number in numbers]
     tensors = linear_layers((names[0], 8, 5), (names[1], 8, 8), (names[2], 3, 8))
-    y = FIVE
-    for name in names[:-1]:
-        y = np.tanh(linear(tensors, name, y))
     flags = ("--layers", ",".join(name.replace(".", "/") for name in names)) if layers else ()
-    probabilities = outputs_of(saved(tensors), *TANH, *flags, x=FIVE)["probabilities"]
-    np.testing.assert_allclose(probabilities, softmax(linear(tensors, names[-1], y)), atol=1e-5)
-
-
-def test_gap_in_the_numbers_of_layers_is_refused(saved, capsys):
-    tensors = linear_layers(("actor.dense_1", 8, 5), ("actor.dense_3", 3, 8))
-    refuses(capsys, saved(tensors), "variable actor/dense_2/kernel is missing", flags=TANH)
+    assert_probabilities(saved(tensors), outputs_of_layers(tensors, *names), *TANH, *flags)
 
 
 @pytest.mark.parametrize(("name", "slope"), [("leaky_relu", 0.01), ("leaky_relu:0.2", 0.2), ("leaky_relu:0.3", 0.3)])
 def test_leaky_relu_has_the_slope_of_pytorch_or_the_given_one(saved, name, slope):
     tensors = linear_layers(*ACTOR)
-    y = linear(tensors, "actor.0", FIVE)
-    expected = softmax(linear(tensors, "actor.2", np.where(y > 0, y, slope * y)))
-    flags = ("--action", "categorical", "--hidden-activation", name)
-    np.testing.assert_allclose(outputs_of(saved(tensors), *flags, x=FIVE)["probabilities"], expected, atol=1e-5)
+    logits = outputs_of_layers(tensors, "actor.0", "actor.2", hidden=lambda y: np.where(y > 0, y, slope * y))
+    assert_probabilities(saved(tensors), logits, *RELU[:3], name)
 
 
 def test_stable_baselines3_leaky_relu_is_pytorchs(changed_zip, capsys):

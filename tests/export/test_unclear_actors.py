@@ -13,10 +13,8 @@ from tests.export.writers import X, dense, keras3
 v1 = tf.compat.v1
 
 
-def trained(
-    folder, build, name="SA101_trial_1", shape=(None, 9), feed=None, placeholder="observation", dtype=tf.float32
-):
-    """A TF1 training graph around `build(observation) -> mean`, with sampling and a loss. Returns the means for X."""
+def trained(folder, build, shape=(None, 9), feed=None, placeholder="observation", dtype=tf.float32):
+    """A TF1 training graph around `build(observation) -> mean`, with sampling and a loss. Returns the means."""
     with tf.Graph().as_default(), v1.Session():
         v1.set_random_seed(1)
         observation = v1.placeholder(dtype, shape, placeholder)
@@ -25,9 +23,8 @@ def trained(
             mean = build(observation)
             log_std = v1.get_variable("log_std", [mean.shape[-1]], initializer=v1.zeros_initializer())
             tf.identity(mean + tf.exp(log_std) * tf.random.normal(tf.shape(mean)), name="sampled")
-        loss = tf.reduce_mean((action - mean) ** 2) + 1e-3 * tf.reduce_mean(mean**2)
-        v1.train.AdamOptimizer().minimize(loss)
-        return writers.saved(folder, mean, feed(observation) if feed else {observation: X}, name=name)
+        v1.train.AdamOptimizer().minimize(tf.reduce_mean((action - mean) ** 2) + 1e-3 * tf.reduce_mean(mean**2))
+        return writers.saved(folder, mean, feed or {observation: X})
 
 
 def body(x, hidden=tf.tanh):
@@ -62,8 +59,7 @@ FAR_FROM_ZERO = ("a clip far out", "relu6")
 
 @pytest.mark.parametrize("how", MEANS)
 def test_the_exported_mean_is_the_one_that_training_samples(how, checkpoints):
-    expected = trained(checkpoints, MEANS[how])
-    same(exported(checkpoints), expected)
+    same(trained(checkpoints, MEANS[how]), exported(checkpoints))
     assert how not in FAR_FROM_ZERO or manifest(checkpoints)["actor"]["architecture"] == "graph"
 
 
@@ -94,8 +90,7 @@ def convolution(x):
 
 @pytest.mark.parametrize("layer", [layer_norm, convolution])
 def test_layers_of_an_unknown_kind_are_exported_as_a_graph(layer, checkpoints, capsys):
-    expected = trained(checkpoints, lambda x: tf.tanh(last(layer(x))))
-    same(exported(checkpoints), expected)
+    same(trained(checkpoints, lambda x: tf.tanh(last(layer(x)))), exported(checkpoints))
     kept = {entry["from"] for entry in manifest(checkpoints)["variables"]}
     part = "/ln/" if layer is layer_norm else "/conv/"
     assert any(part in name for name in kept) and not any("log_std" in name for name in kept)
@@ -119,8 +114,7 @@ def test_functions_of_mean_and_deviation_are_not_the_mean(extra, checkpoints):
         extra(mean, std)
         return mean
 
-    expected = trained(checkpoints, build)
-    same(exported(checkpoints), expected)
+    same(trained(checkpoints, build), exported(checkpoints))
 
 
 def test_a_split_last_layer_needs_the_output_tensor_flag(checkpoints, capsys):
@@ -150,11 +144,11 @@ def test_a_mask_and_a_temperature_are_part_of_a_categorical_actor(checkpoints):
 
 OBSERVATIONS = {
     "two observations": (
-        {"placeholder": "observation"},
+        {"feed": {"observation:0": X, "actor/more:0": X[:, :3]}},
         lambda x: tf.concat([x, v1.placeholder(tf.float32, [None, 3], "more")], 1),
     ),
     "whole numbers": ({"dtype": tf.int32}, lambda x: tf.cast(x, tf.float32)),
-    "one per run": ({"shape": (9,)}, lambda x: x[None]),
+    "one per run": ({"shape": (9,), "feed": {"observation:0": X[0]}}, lambda x: x[None]),
     "a noisy observation": ({}, lambda x: x + 0.0 * tf.random.normal(tf.shape(x))),
 }
 
@@ -162,22 +156,13 @@ OBSERVATIONS = {
 @pytest.mark.parametrize("what", OBSERVATIONS)
 def test_observations_that_cannot_be_served_are_refused(what, checkpoints, capsys):
     options, prepare = OBSERVATIONS[what]
-
-    def feed(observation):
-        values = {observation: X[0] if what == "one per run" else X}
-        for node in tf.compat.v1.get_default_graph().get_operations():
-            if node.name == "actor/more":
-                values[node.outputs[0]] = X[:, :3]
-        return values
-
-    trained(checkpoints, lambda x: tf.tanh(last(prepare(x))), feed=feed, **options)
+    trained(checkpoints, lambda x: tf.tanh(last(prepare(x))), **options)
     refuses(capsys, checkpoints, "SA101_trial_1.meta")
 
 
 @pytest.mark.parametrize("name", ["train_obs", "flow_rate", "keep_state"])
 def test_an_observation_may_have_the_name_of_a_training_switch(name, checkpoints):
-    expected = trained(checkpoints, lambda x: tf.tanh(last(x)), placeholder=name)
-    same(exported(checkpoints), expected)
+    same(trained(checkpoints, lambda x: tf.tanh(last(x)), placeholder=name), exported(checkpoints))
 
 
 class Outputs(tf.Module):
@@ -209,7 +194,6 @@ def test_an_output_is_never_chosen_by_elimination(give, checkpoints, capsys):
 def test_several_parts_of_a_last_layer_need_the_output_tensor_flag(checkpoints, capsys):
     trained(checkpoints, lambda x: tf.concat([(m := last(x))[:, 1:], m[:, :1]], 1))
     refuses(capsys, checkpoints, "--output-tensor")
-    assert not (checkpoints.parent / "models").exists()
 
 
 def test_an_actor_inside_a_critic_needs_the_output_tensor_flag(checkpoints, capsys):
@@ -243,8 +227,7 @@ def switched(folder, name, at_inference):
     [("is_training", False), ("isTraining", False), ("is_eval", True), ("deterministic", True)],
 )
 def test_switches_have_their_values_at_inference(name, at_inference, checkpoints):
-    expected = switched(checkpoints, name, at_inference)
-    same(exported(checkpoints), expected)
+    same(switched(checkpoints, name, at_inference), exported(checkpoints))
 
 
 def test_switch_whose_name_does_not_tell_its_value_is_refused(checkpoints, capsys):

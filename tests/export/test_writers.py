@@ -92,15 +92,14 @@ def test_weights_of_an_unknown_architecture_are_refused(checkpoints, capsys):
     )
 
 
-def test_a_saved_model_without_signatures_is_exported_by_its_function(checkpoints):
+@pytest.mark.parametrize(
+    "write",
+    [tf.saved_model.save, lambda agent, path: tf.train.Checkpoint(agent=agent, step=tf.Variable(1)).write(path)],
+    ids=["SavedModel without signatures", "lists of plain variables"],
+)
+def test_modules_with_a_function_or_lists_of_variables_are_exported(write, checkpoints):
     agent = writers.Agent()
-    tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"))
-    same(exported(checkpoints), agent(X).numpy())
-
-
-def test_lists_of_plain_variables_are_read_as_layers(checkpoints):
-    agent = writers.Agent()
-    tf.train.Checkpoint(agent=agent, step=tf.Variable(1)).write(str(checkpoints / "SA101_trial_2"))
+    write(agent, str(checkpoints / "SA101_trial_2"))
     same(exported(checkpoints), agent(X).numpy())
 
 
@@ -157,8 +156,7 @@ def distributed(tmp_path_factory):
 def test_models_trained_on_two_replicas_are_exported(what, distributed, tmp_path):
     shutil.copytree(distributed / what, tmp_path / "checkpoints")
     # the input of its graph is an iterator
-    flags = ("--actor", "mlp") if what == "tf1" else ()
-    assert export(tmp_path / "checkpoints", *flags, tl="all") == 0
+    assert export(tmp_path / "checkpoints", *(("--actor", "mlp") if what == "tf1" else ()), tl="all") == 0
     expected = np.load(distributed / "expected.npz")
     exported_tls = [path.name for path in (tmp_path / "models").iterdir()]
     assert exported_tls

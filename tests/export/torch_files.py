@@ -1,4 +1,5 @@
-"""Files of `torch.save`, written without torch: the pickle of a dict, with a zip member for every tensor."""
+"""Linear layers with PyTorch's names, and files of `torch.save`, written without torch: the pickle of a dict, with a
+zip member for every tensor."""
 
 import io
 import pickle
@@ -8,6 +9,37 @@ import zipfile
 from unittest import mock
 
 import numpy as np
+
+FIVE = np.random.default_rng(3).random((4, 5)).astype(np.float32)
+"""Observations of 5 values."""
+
+
+def linear_layers(*named):
+    """Tensors of linear layers, in this order. `named`: (name, units, inputs)."""
+    rng = np.random.default_rng(4)
+    tensors = {}
+    for name, units, inputs in named:
+        tensors[f"{name}.weight"] = rng.standard_normal((units, inputs)).astype(np.float32)
+        tensors[f"{name}.bias"] = rng.standard_normal(units).astype(np.float32)
+    return tensors
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def outputs_of_layers(tensors, *names, hidden=np.tanh):
+    """The outputs for FIVE of linear layers in the order of calls."""
+    x = FIVE
+    for name in names:
+        x = x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+        x = x if name == names[-1] else hidden(x)
+    return x
+
+
+def softmax(logits):
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
 
 
 class _Storage:
@@ -44,8 +76,6 @@ class _Pickler(pickle.Pickler):
 
 
 class Tensor:
-    """A tensor of float32 values."""
-
     def __init__(self, values):
         self.values = values
 

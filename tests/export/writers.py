@@ -156,6 +156,23 @@ class Agent(tf.Module):
         return tf.tanh(tf.nn.relu(observation @ self.w[0] + self.b[0]) @ self.w[1] + self.b[1])
 
 
+class Tampered(tf.Module):
+    """An actor whose function does something else, too. `extra`: gives the output; its argument computes the action."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.kernel = tf.Variable(tf.random.stateless_normal([9, 2], [1, 2]), name="kernel")
+        self.extra = extra
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32, "observation")], autograph=False)
+    def act(self, observation):
+        return self.extra(lambda: tf.tanh(tf.matmul(observation, self.kernel)))
+
+    def save(self, checkpoints):
+        tf.saved_model.save(self, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": self.act})
+        return checkpoints / "SA101_trial_1"
+
+
 keras3 = tf.keras
 
 # How a whole model is saved: the Keras that makes it, and what writes it into a folder.

@@ -48,15 +48,13 @@ def promtool(*arguments):
 
 @pytest.fixture(scope="module")
 def samples():
-    """Names of all samples that the controller and the embedded server can expose."""
     controller = ControllerMetrics(CollectorRegistry())
     controller.report_model_numbers(dict)
     controller.report_certificates(dict)
     RecordMetrics(controller.registry)
     controller.registry.register(Alarms({}, 1))
     controller.report_pace(lambda: Pace().state)
-    traffic = TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {}))
-    controller.registry.register(traffic)
+    controller.registry.register(TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {})))
     server = ServerMetrics()
     server.report_versions(dict)
     families = [*controller.registry.collect(), *GuardMetrics().registry.collect(), *server.registry.collect()]
@@ -108,8 +106,7 @@ def test_metrics_of_the_controller_are_documented(samples):
         for name in samples
         if name.startswith(("controller_", "guard_"))
     }
-    families = {name.removesuffix("_total") for name in names}
-    assert {name for name in families if name not in text} == set()
+    assert {name for name in names if name.removesuffix("_total") not in text} == set()
 
 
 def test_every_alert_has_a_runbook_section_with_its_severity():
@@ -162,19 +159,8 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
         job["static_configs"] = [{"targets": [target]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     shutil.copy(FOLDER / "rules.yaml", tmp_path)
-    hold = [
-        sys.executable,
-        "-m",
-        "controller.guard",
-        "--port",
-        traci,
-        "--http",
-        f"127.0.0.1:{guard_http}",
-        "--clients",
-        "1",
-        "--",
-    ]
-    hold += ["-c", GRID / "grid.sumocfg", "--end", "100000000"]
+    hold = [sys.executable, "-m", "controller.guard", "--port", traci, "--http", f"127.0.0.1:{guard_http}"]
+    hold += ["--clients", "1", "--", "-c", GRID / "grid.sumocfg", "--end", "100000000"]
     control = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server]
     control += ["--http", f"127.0.0.1:{http}", "--sumo", f"127.0.0.1:{traci}", "--no-guard", "--end", "100000000"]
     scrape = ["prometheus", f"--config.file={tmp_path / 'prometheus.yaml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]

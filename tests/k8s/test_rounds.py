@@ -18,7 +18,6 @@ FOLDER = ROOT / "k8s" / "rounds"
 
 @pytest.fixture(params=["rayjob.yaml", "evaluation.yaml"])
 def documents(request):
-    """A manifest's documents by kind."""
     return by_kind(request.param)
 
 
@@ -26,9 +25,15 @@ def by_kind(file):
     return {document["kind"]: document for document in yaml.safe_load_all((FOLDER / file).read_text())}
 
 
+def templates(documents):
+    """The pods of a RayJob: head, workers, and the one that submits the job."""
+    spec = documents["RayJob"]["spec"]
+    groups = (spec["rayClusterSpec"]["headGroupSpec"], *spec["rayClusterSpec"]["workerGroupSpecs"])
+    return [*(group["template"] for group in groups), spec["submitterPodTemplate"]]
+
+
 @pytest.fixture(scope="module")
 def kuberay(shared):
-    """A validator by KubeRay's schema of a RayJob."""
     path = shared / "schemas" / "ray.io_v1_RayJob.json"
     if not path.is_file():
         pytest.skip(f"KubeRay's schema is not at {path}")
@@ -38,15 +43,13 @@ def kuberay(shared):
 def test_manifest_is_valid_for_kuberay(documents, kuberay):
     job = documents["RayJob"]
     kuberay.validate(job)
-    for group in (job["spec"]["rayClusterSpec"]["headGroupSpec"], *job["spec"]["rayClusterSpec"]["workerGroupSpecs"]):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": group["template"]["spec"]}
-        validate(pod)
+    for template in templates(documents):
+        validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template["spec"]})
     if "PersistentVolumeClaim" in documents:
         validate(documents["PersistentVolumeClaim"])
 
 
 def command_of(documents):
-    """The command of a RayJob, with the values of its environment."""
     spec = documents["RayJob"]["spec"]
     shell, flag, script = shlex.split(spec["entrypoint"])
     assert (shell, flag) == ("sh", "-c")
@@ -85,9 +88,8 @@ def test_ray_is_of_one_version(documents):
 def test_image_has_the_projects_version_and_all_of_its_packages(documents):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     image = f"greenserve-training:{project['project']['version']}"
-    cluster = documents["RayJob"]["spec"]["rayClusterSpec"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        assert [each["image"] for each in group["template"]["spec"]["containers"]] == [image]
+    for template in templates(documents):
+        assert [each["image"] for each in template["spec"]["containers"]] == [image]
     text = (ROOT / "training" / "Dockerfile").read_text()
     copied = set(re.findall(r"^COPY --chown=1000:100 (\w+) \1$", text, re.M))
     assert copied == {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
@@ -100,3 +102,28 @@ def test_city_is_read_at_the_same_path_everywhere(documents):
         (container,) = group["template"]["spec"]["containers"]
         mounts = {each["name"]: each for each in container["volumeMounts"]}
         assert mounts["city"]["mountPath"] == "/city" and mounts["city"]["readOnly"] is True
+
+
+def test_every_ray_pod_is_labelled_and_has_the_network_policy(documents):
+    (policy,) = yaml.safe_load_all((FOLDER / "network-policy.yaml").read_text())
+    validate(policy)
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    for document in (*documents.values(), policy):
+        assert document["metadata"]["labels"].keys() >= {"app.kubernetes.io/name", *selected}
+    for template in templates(documents):
+        labels, spec = template["metadata"]["labels"], template["spec"]
+        assert selected.items() <= labels.items() and "app.kubernetes.io/name" not in labels, "KubeRay sets the name"
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert all(each["securityContext"]["allowPrivilegeEscalation"] is False for each in spec["containers"])
+
+
+def test_only_ray_pods_and_kuberay_reach_ray_pods():
+    (policy,) = yaml.safe_load_all((FOLDER / "network-policy.yaml").read_text())
+    spec = policy["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    among, operator = spec["ingress"]
+    assert among == {"from": [{"podSelector": spec["podSelector"]}]} and len(operator["from"]) == 1
+    assert operator["from"][0]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "kuberay-operator"}
+    assert operator["ports"] == [{"port": 8265}]
+    base = yaml.safe_load((ROOT / "k8s" / "base" / "controller" / "network-policy.yaml").read_text())
+    assert spec["egress"] == [{"to": [{"podSelector": spec["podSelector"]}]}, base["spec"]["egress"][-1]], "and DNS"

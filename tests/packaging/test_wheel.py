@@ -95,8 +95,7 @@ def test_tensorflow_servings_own_client_runs_beside_the_serving_extra(distributi
     command = [python, "-m", "serving", "--models-dir", grid_models, "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE) as server:
         try:
-            address = server.stdout.readline().split()[2]
-            client = [python, "-c", CLIENT, address]
+            client = [python, "-c", CLIENT, server.stdout.readline().split()[2]]
             output = subprocess.run(
                 client, cwd=tmp_path, env=environment, text=True, check=True, capture_output=True
             ).stdout

@@ -21,7 +21,6 @@ class Record(NamedTuple):
 
 
 def records(data: bytes) -> list[Record]:
-    """The records of a file, as far as they are whole."""
     found = []
     begin = MAGIC_BYTES
     while begin + _HEAD.size <= len(data):
@@ -59,7 +58,6 @@ def chunk(data: bytes, size: int, compression: str = "zstd", crc: int = 0) -> by
 
 
 def with_record_after_city(path: Path, out: Path, inserted: bytes) -> Path:
-    """A copy of a file with a record more after its first chunk."""
     data = path.read_bytes()
     end = chunks(data)[0].end
     out.write_bytes(data[:end] + inserted + data[end:])

@@ -60,8 +60,6 @@ class Policies:
 
 
 class Messages:
-    """A subscriber that keeps the messages of the record."""
-
     def __init__(self, run: RunStart) -> None:
         self._encoder = Encoder(run)
         self.steps: list[tuple[record.Step, dict[str, record.TlStep], int]] = []
@@ -76,8 +74,6 @@ class Messages:
 
 @dataclass
 class RecordedCity:
-    """The messages of a run."""
-
     start: RunStart
     steps: list[tuple[record.Step, dict[str, record.TlStep], int]]
 

@@ -91,8 +91,6 @@ def test_show_as_json_has_the_messages(whole, recorded_city, run):
 
 @pytest.fixture
 def with_step(recorded_city, tmp_path):
-    """Writes a record of one step that a function has changed."""
-
     def write(change):
         (step, tl_steps, publish_ns), *_ = recorded_city.steps
         step = record.Step.FromString(step.SerializeToString())
@@ -159,10 +157,9 @@ def test_csv_tables_have_the_documented_columns_and_all_rows(whole, recorded_cit
     page = (ROOT / "docs" / "record-files.md").read_text()
     for name, columns in TABLES.items():
         (block,) = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", page, re.M | re.S)
-        documented = [
+        assert [
             column for row in re.findall(r"^\| (`.*?`) \|", block, re.M) for column in re.findall(r"`(\w+)`", row)
-        ]
-        assert documented == list(columns)
+        ] == list(columns)
     made = decisions(recorded_city)
     assert len(tables["decisions"]) == len(made)
     for row, (step, tl, tl_step) in zip(tables["decisions"], made, strict=True):
@@ -192,8 +189,7 @@ def test_shown_states_are_joined_and_cover_the_run(whole, recorded_city, tmp_pat
 def test_hole_ends_an_interval_of_shown_states(recorded_city, tmp_path, run):
     kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
     path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
-    out = run("export", path, "--csv", tmp_path)
-    assert "missing: hole.mcap: steps 7 to 8 are missing" in out
+    assert "missing: hole.mcap: steps 7 to 8 are missing" in run("export", path, "--csv", tmp_path)
     missing = [(each.begin_s, each.end_s) for step, _, _ in recorded_city.steps[7:9] for each in step.shown]
     with (tmp_path / "shown.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -214,8 +210,7 @@ def test_parquet_tables_are_those_of_csv(whole, tmp_path, run):
         }
         with (tmp_path / f"{name}.csv").open(newline="") as file:
             rows = list(csv.reader(file))[1:]
-        ours = [[_text(value) for value in row.values()] for row in table.to_pylist()]
-        assert ours == rows
+        assert [[_text(value) for value in row.values()] for row in table.to_pylist()] == rows
 
 
 def _text(value):
@@ -261,8 +256,7 @@ def test_repaired_file_is_whole_for_mcaps_own_reader(killed, run):
 def test_repair_keeps_the_bytes_of_every_message(recorded_city, tmp_path, run):
     whole = recorded_city.write(tmp_path / "whole.mcap", 0, 20)
     data = whole.read_bytes()
-    damaged = mcap_bytes.chunks(data)[2]
-    (tmp_path / "damaged.mcap").write_bytes(mcap_bytes.flipped(data, damaged.end - 30))
+    (tmp_path / "damaged.mcap").write_bytes(mcap_bytes.flipped(data, mcap_bytes.chunks(data)[2].end - 30))
     run("repair", tmp_path / "damaged.mcap", "--out", tmp_path / "out.mcap")
 
     def messages(path):

@@ -70,13 +70,11 @@ def test_memory_of_commands_with_24_h_of_1000_tls_is_that_of_an_hour(tmp_path, c
         peaks = []
         for file in (hour, day):
             code, peak = peak_bytes(lambda: main([command, str(file), *map(str, flags)], PROG))  # noqa: B023 - called at once
-            output = capsys.readouterr()
-            assert (code, output.err) == (0, "")
+            assert (code, capsys.readouterr().err) == (0, "")
             peaks.append(peak)
         # what a reader that seeks holds of each chunk is some 100 bytes
         assert peaks[1] < 1.3 * peaks[0] + 4e6, (command, flags, peaks)
-    lines = sum(1 for _ in (tmp_path / "tables" / "decisions.csv").open())
-    assert lines == 1 + 24 * 3600 / INTERVAL_S * TLS
+    assert sum(1 for _ in (tmp_path / "tables" / "decisions.csv").open()) == 1 + 24 * 3600 / INTERVAL_S * TLS
 
 
 def write_hours(file, recorded_city, hours):

@@ -116,8 +116,7 @@ def test_values_of_q_networks_are_not_called_probabilities():
 
 def test_keep_or_change_is_said_by_signal():
     group = contract(kind="kc", signals=("A0", "A1"))
-    tl_step = step(action=[0.7, -0.1], phases=[0, 0], states=[states("Gr", "rG")])
-    text = sentence(group, tl_step)
+    text = sentence(group, step(action=[0.7, -0.1], phases=[0, 0], states=[states("Gr", "rG")]))
     assert "saw current phase 0 (Gr) of A0, phase 0 (Gr) of A1, " in text
     assert "chose change A0 (0.7 >= 0.2), keep A1 (-0.1 < 0.2) by" in text
     assert text.endswith("; permitted A0 Gr, A1 rG")

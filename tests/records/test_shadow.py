@@ -91,8 +91,7 @@ def test_missing_and_invalid_answers_are_counted():
             return DeadlineExceeded("late")
         return Answer(np.array([99.0])) if tl == "SA102" else Answer(np.array([0]))
 
-    shadow = shadowed(path("sample-city"), fails, ["SA101", "SA102", "SA104"])
-    late, invalid, fine = shadow.by_tl.values()
+    late, invalid, fine = shadowed(path("sample-city"), fails, ["SA101", "SA102", "SA104"]).by_tl.values()
     assert (late.missing, late.decisions) == (late.asked, 0)
     assert late.first_failure == "DeadlineExceeded: late"
     assert invalid.first_failure == "InvalidAction: the answer 99 is not an index below 4"
@@ -117,7 +116,6 @@ def test_latency_is_that_of_the_requests():
 
 @pytest.fixture(scope="module")
 def served(grid_server, grid_city, tmp_path_factory):
-    """A record of a run of the served models."""
     file = tmp_path_factory.mktemp("record") / "run.mcap"
     with Client(grid_server) as client:
         contracts = fetch_contracts(client, list(grid_city.tls), None)

@@ -54,7 +54,6 @@ def city_with_evenings(folder, schedules=()):
 
 
 def trips_alone(folder):
-    """The trips of SUMO alone, with the written file."""
     additional = ",".join(str(folder / name) for name in ("fixed_time.add.xml", "more.add.xml", "lights.add.xml"))
     command = [sumo_program(), "-c", str(folder / "grid.sumocfg"), "-a", additional, *OPTIONS]
     command += ["--no-step-log", "--no-warnings", "--tripinfo-output", str(folder / "alone.xml")]

@@ -19,7 +19,6 @@ def non_policy_models(tmp_path_factory):
 
 @contextlib.contextmanager
 def running(config):
-    """An embedded server in this process, stopped at the end."""
     server = Server(config)
     server.start()
     try:
@@ -36,13 +35,11 @@ def connected(config):
 
 
 def requests(server):
-    """The successful requests of SA103 that its metrics count."""
     labels = {"model_name": "SA103", "status": "OK"}
     return server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels) or 0
 
 
 def non_policy_config(folder, **settings):
-    """Settings of a server of models that are not policies, with REST."""
     return ServerConfig(folder, allow_any_operation=True, port=0, poll_s=0, **{"rest": RestConfig(0), **settings})
 
 

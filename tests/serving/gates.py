@@ -42,7 +42,6 @@ def repeated(call):
 
 
 def until(condition):
-    """Wait until a condition holds."""
     limit_s = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < limit_s

@@ -8,7 +8,6 @@ import socket
 
 @contextlib.contextmanager
 def connected(port, timeout_s=30):
-    """An HTTP connection, closed at the end."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
         yield connection
 
@@ -22,7 +21,6 @@ def call(port, method, path, body=None, headers=None):
 
 
 def send(port, request):
-    """(status, JSON or text) of the bytes of a request."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(request)
         response = http.client.HTTPResponse(connection)

@@ -1,5 +1,6 @@
 """SavedModels that are not policies, written by TensorFlow: every dtype, variables, slow ones."""
 
+import contextlib
 from pathlib import Path
 
 import tensorflow as tf
@@ -25,6 +26,15 @@ def write(folder: Path, signatures) -> None:
         }
         builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=signature_defs)
         builder.save()
+
+
+@contextlib.contextmanager
+def edited(folder: Path):
+    """The graph of a SavedModel, which is written again at the end."""
+    file = folder / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    yield model.meta_graphs[0]
+    file.write_bytes(model.SerializeToString())
 
 
 def write_garbage(folder: Path) -> Path:
@@ -106,11 +116,9 @@ def write_defaults(folder: Path) -> None:
         return signature_defs
 
     write(folder, signatures)
-    path = folder / "saved_model.pb"
-    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    for definition in model.meta_graphs[0].signature_def.values():
-        definition.defaults["a"].CopyFrom(tf.make_tensor_proto([7.0]))
-    path.write_bytes(model.SerializeToString())
+    with edited(folder) as meta_graph:
+        for definition in meta_graph.signature_def.values():
+            definition.defaults["a"].CopyFrom(tf.make_tensor_proto([7.0]))
 
 
 def write_reference(folder: Path) -> None:

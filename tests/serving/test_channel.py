@@ -13,7 +13,7 @@ from serving.client import Client
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig
-from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
+from serving.errors import BadRequest, InvalidResponse, Overloaded, ServingError, Unavailable
 from tests.conftest import ROOT
 from tests.serving.conftest import requests, running
 from tests.serving.fake_server import answer
@@ -57,20 +57,6 @@ def test_an_invalid_address_is_a_value_error(address):
         Client(address)
 
 
-def fail(fake, code, times):
-    """Let the first calls of Predict fail; returns a list that grows by every call."""
-    calls = []
-
-    def respond(request, context):
-        calls.append(request)
-        if len(calls) <= times:
-            context.abort(code, "not now")
-        return answer()
-
-    fake.answer = respond
-    return calls
-
-
 @pytest.mark.parametrize(
     ("code", "retries", "failures", "error", "count"),
     [
@@ -80,16 +66,26 @@ def fail(fake, code, times):
         (grpc.StatusCode.RESOURCE_EXHAUSTED, 1, 9, Overloaded, 2),
         (grpc.StatusCode.UNAVAILABLE, 0, 9, Unavailable, 1),
         (grpc.StatusCode.INVALID_ARGUMENT, 2, 9, BadRequest, 1),
+        (grpc.StatusCode.INTERNAL, 2, 9, ServingError, 1),
     ],
 )
 def test_a_call_that_no_server_has_processed_is_retried(fake, code, retries, failures, error, count):
-    calls = fail(fake, code, failures)
+    calls = []
+
+    def respond(request, context):
+        calls.append(request)
+        if len(calls) <= failures:
+            context.abort(code, "not now")
+        return answer()
+
+    fake.answer = respond
     with Client(fake.address, retries=retries) as client:
         if error is None:
             assert client.predict("m", X, timeout_s=10) == {}
         else:
-            with pytest.raises(error):
+            with pytest.raises(error, match="not now") as failed:
                 client.predict("m", X, timeout_s=10)
+            assert failed.type is error
     assert len(calls) == count
 
 

@@ -48,12 +48,6 @@ def test_predict_and_predict_many_agree(real):
             np.testing.assert_array_equal(value, predictions[tl].outputs[key])
 
 
-def test_predict_many_takes_more_models_than_max_in_flight(grid_server):
-    tls = {f"SA10{k}": np.zeros(21, np.float32) for k in (1, 2, 4, 5, 6)}
-    with Client(grid_server, max_in_flight=2) as client:
-        assert all(isinstance(result, Prediction) for result in client.predict_many(tls).values())
-
-
 def test_a_failing_model_does_not_affect_the_others(real):
     results = real.predict_many({"SA103": X, "unknown": X, "SA101": X})
     assert results["SA103"].outputs["action"].shape == (1, 1)
@@ -127,13 +121,6 @@ def test_predict_many_retries_only_the_call_that_was_refused(fake):
         results = with_retries.predict_many({"busy": X, "other": X}, timeout_s=20)
         assert all(isinstance(result, Prediction) for result in results.values())
         assert sorted(calls) == ["busy", "busy", "other"]
-
-
-def test_a_grpc_status_becomes_its_error_class(fake, client):
-    for code, kind in ((grpc.StatusCode.RESOURCE_EXHAUSTED, Overloaded), (grpc.StatusCode.INTERNAL, ServingError)):
-        fake.answer = lambda request, context, code=code: context.abort(code, "the reason")
-        result = client.predict_many({"a": X})["a"]
-        assert type(result) is kind and "the reason" in str(result)
 
 
 def test_a_model_without_a_contract_is_a_contract_error(fake, client):

@@ -101,8 +101,7 @@ def test_an_interrupt_ends_the_wait_for_an_answer_at_once(capsys, tmp_path):
         ),
     ],
 )
-def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, capsys, in_tmp_path):
     if "--server" not in argv and "--city" not in argv:
         argv = [*argv, "--server", grid_server]
     exit_code, _, err = run(capsys, *argv)
@@ -117,8 +116,7 @@ def test_a_deadline_is_not_reported_as_a_missing_server(argv, capsys):
     assert code == 1 and error.startswith(f"error: {address}: no answer within 0.2 s; pass a longer --timeout-s")
 
 
-def test_status_without_names_and_without_models_dir_says_what_to_do(grid_server, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_status_without_names_and_without_models_dir_says_what_to_do(grid_server, capsys, tmp_path, in_tmp_path):
     for _ in range(2):
         code, out, err = run(capsys, "status", "--server", grid_server)
         assert (code, out) == (2, "") and len(err.splitlines()) == 1
@@ -141,8 +139,7 @@ def test_status_asks_the_given_server_about_the_models_of_city_toml(grid_server,
     ]
 
 
-def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, capsys, tmp_path, in_tmp_path):
     tls = "".join(f"[tl.{tl}]\nsignals = ['{tl}']\ndialect = 'sumo-rl'\n" for tl in ("SA101", "SA103", "SA104"))
     districts = (
         f"[serving.districts.north]\naddress = '{grid_server}'\ntls = ['SA101', 'SA103']\n"

@@ -32,7 +32,6 @@ def channel(non_policy_server):
 
 
 def code(channel, service, rpc):
-    """The status of a call with an empty message."""
     package = PACKAGES.get(service, "tensorflow.serving")
     if service == "ServerReflection":
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -57,8 +56,7 @@ def test_documented_rpcs_exist_and_the_others_are_unimplemented(channel):
 
 
 def test_flags_with_another_default_than_tensorflow_servings_are_documented(shared):
-    text = (shared / "tfserving-2.20-help.txt").read_text()
-    theirs = dict(re.findall(r"^\t--(\w+)=(\S*)", text, re.MULTILINE))
+    theirs = dict(re.findall(r"^\t--(\w+)=(\S*)", (shared / "tfserving-2.20-help.txt").read_text(), re.MULTILINE))
     ours = {
         name: "" if value is None else str(value).removesuffix(".0").lower()
         for name, value in vars(parser("serve").parse_args([])).items()

@@ -63,11 +63,9 @@ def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(
     (tmp_path / "folder").mkdir()
     server = Server(ServerConfig(grid_models, port=0, socket_path=tmp_path / path))
     monkeypatch.setattr(server, "poll_once", lambda: pytest.fail("loaded before the check"))
-    with pytest.raises(InputError) as error:
+    message = rf"^cannot listen on unix:{tmp_path / path}: .*{reason}; choose another --grpc_socket_path$"
+    with pytest.raises(InputError, match=message):
         server.start()
-    message = str(error.value)
-    assert message.startswith(f"cannot listen on unix:{tmp_path / path}: ") and reason in message
-    assert message.endswith("choose another --grpc_socket_path") and "\n" not in message
 
 
 def test_a_socket_left_by_a_killed_server_is_taken_over(grid_models, tmp_path):
@@ -139,8 +137,7 @@ def test_a_port_in_use_is_reported_before_anything_is_loaded(flag, grid_models, 
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_models, tmp_path, in_tmp_path):
     ca, ssl, client = certified()
     ssl.client_verify = verify
     (tmp_path / "ssl.config").write_text(text_format.MessageToString(ssl))
@@ -157,15 +154,13 @@ def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_m
         ('server_key: "x" server_cert: "y" client_verify: true', "custom_ca is missing; add the CA bundle"),
     ],
 )
-def test_an_invalid_ssl_config_is_an_input_error(text, message, grid_models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_invalid_ssl_config_is_an_input_error(text, message, grid_models, tmp_path, in_tmp_path):
     (tmp_path / "ssl.config").write_text(text)
     with pytest.raises(InputError, match=message):
         parse(["--models-dir", str(grid_models), f"--ssl_config_file={tmp_path / 'ssl.config'}"])
 
 
-def test_grpc_channel_arguments_reach_the_server(grid_models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_grpc_channel_arguments_reach_the_server(grid_models, in_tmp_path):
     flags = ["--models-dir", str(grid_models), "--port=0"]
     config = parse([*flags, "--grpc_channel_arguments=grpc.max_connection_age_ms=2000,grpc.lb_policy_name=x"])
     assert config.channel_arguments == (("grpc.max_connection_age_ms", 2000), ("grpc.lb_policy_name", "x"))

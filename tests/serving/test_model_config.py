@@ -9,11 +9,12 @@ from concurrent import futures
 import grpc
 import numpy as np
 import pytest
-from google.protobuf import text_format
+from google.protobuf import text_format, wrappers_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     get_model_status_pb2,
     model_management_pb2,
+    model_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
@@ -74,6 +75,11 @@ def served(folder, /, *entries, **settings):
         yield Api(server, channel)
 
 
+def spec_of(name, version, label):
+    number = version and wrappers_pb2.Int64Value(value=version)
+    return model_pb2.ModelSpec(name=name, version=number, version_label=label)
+
+
 class Api:
     """A server, and stubs of tensorflow-serving-api for it."""
 
@@ -82,24 +88,17 @@ class Api:
         self.prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         self.service = model_service_pb2_grpc.ModelServiceStub(channel)
 
-    def version(self, name, **spec):
+    def version(self, name, version=None, label=None):
         """The version that answers Predict; the grpc.StatusCode if the call fails."""
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = name
-        if "version" in spec:
-            request.model_spec.version.value = spec["version"]
-        if "label" in spec:
-            request.model_spec.version_label = spec["label"]
+        request = predict_pb2.PredictRequest(model_spec=spec_of(name, version, label))
         to_proto(X, request.inputs["observation"])
         try:
             return self.prediction.Predict(request, timeout=10).model_spec.version.value
         except grpc.RpcError as error:
             return error.code()
 
-    def states(self, name, label=""):
-        """The states of a model's versions."""
-        request = get_model_status_pb2.GetModelStatusRequest()
-        request.model_spec.name, request.model_spec.version_label = name, label
+    def states(self, name, label=None):
+        request = get_model_status_pb2.GetModelStatusRequest(model_spec=spec_of(name, None, label))
         return self.service.GetModelStatus(request, timeout=10).model_version_status
 
     def reload(self, config, timeout_s=60):
@@ -126,8 +125,7 @@ class Api:
 )
 def test_the_version_policy_decides_which_versions_are_served(models, policy, numbers):
     with served(models, ("a", "first", policy)) as api:
-        versions = {version for version in range(1, 5) if api.version("a", version=version) == version}
-        assert versions == numbers
+        assert {version for version in range(1, 5) if api.version("a", version=version) == version} == numbers
         assert api.version("a") == (max(numbers) if numbers else grpc.StatusCode.NOT_FOUND)
 
 
@@ -319,8 +317,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path, error):
 
 
 def test_models_are_loaded_concurrently(tmp_path):
-    names = [f"m{k}" for k in range(4)]
-    for name in names:
+    for name in [f"m{k}" for k in range(4)]:
         write_garbage(tmp_path / name / "1")
     barrier = threading.Barrier(4)
 
@@ -332,8 +329,7 @@ def test_models_are_loaded_concurrently(tmp_path):
     assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
-def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_flags_have_the_names_of_tensorflow_model_server(models, in_tmp_path):
     config = parse(
         ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
          "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",

@@ -1,13 +1,11 @@
 """The embedded server loads no model that does more than an actor, unless --allow_any_operation is passed."""
 
-import contextlib
 import shutil
 
 import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from protos import tensorflow_pb2
 from serving.embedded.config import ServerConfig
@@ -17,6 +15,7 @@ from serving.embedded.tensorflow import graph_check, session
 from serving.embedded.tensorflow.session import Session
 from tests.serving import saved_models
 from tests.serving.conftest import running
+from tests.serving.saved_models import edited
 
 tf1 = tf.compat.v1
 
@@ -46,17 +45,7 @@ def save(folder, network):
     tf.saved_model.save(module, str(folder), signatures=act)
 
 
-@contextlib.contextmanager
-def edited(folder):
-    """The SavedModel message of a folder, which is written again at the end."""
-    file = folder / "saved_model.pb"
-    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    yield model.meta_graphs[0]
-    file.write_bytes(model.SerializeToString())
-
-
 def refused(folder, match):
-    """The error of a model that must not be loaded."""
     with pytest.raises(LoadError, match=match) as error:
         Session(folder)
     return str(error.value)
@@ -146,7 +135,6 @@ def test_control_characters_of_a_graphs_names_do_not_reach_the_error(tmp_path):
 
 @pytest.fixture
 def short_loops(monkeypatch):
-    """Runs with loops are ended after 0.2 s."""
     monkeypatch.setattr(session, "_LOOP_CONFIG", tensorflow_pb2.ConfigProto(operation_timeout_in_ms=200))
 
 
@@ -220,8 +208,7 @@ def test_endless_loop_over_constants_is_ended_too(tmp_path, short_loops):
     """TensorFlow folds constants before the first run, where no time limit would hold."""
 
     save(tmp_path / "m", lambda x, _: x + tf.while_loop(lambda i: i < 1.0, lambda i: i * 0.5, [tf.constant(0.0)])[0])
-    code = error_of_a_run(Session(tmp_path / "m"), np.ones((1, 4), np.float32))
-    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert error_of_a_run(Session(tmp_path / "m"), np.ones((1, 4), np.float32)) is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @pytest.mark.parametrize("write_model", [lambda folder: save(folder, tf.matmul), saved_models.write_reference])

@@ -1,21 +1,27 @@
-"""REST connections: silent and idle ones end, and none is accepted beyond the bound or the limit of open files."""
+"""REST connections: silent and idle ones end, none is accepted beyond a bound, and a stop answers requests in progress."""
 
 import contextlib
 import http.client
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent import futures
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from serving.client import Client
 from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.rest import listener
 from serving.embedded.rest import server as rest_server
+from serving.embedded.rest.server import RestServer
+from serving.embedded.server import Server
 from tests.end_to_end.programs import free_port
 from tests.serving.conftest import running
-from tests.serving.gates import until
+from tests.serving.gates import Gate, until
 from tests.serving.http_calls import call, connected
 
 STATUS = "/v1/models/SA103"
@@ -97,7 +103,6 @@ def models(grid_models, tmp_path):
 
 
 def opened(stack, port):
-    """Open as many connections as the server may open files, and keep them."""
     for _ in range(OPEN_FILES):
         with contextlib.suppress(OSError):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
@@ -119,7 +124,7 @@ def test_connections_wait_while_no_file_can_be_opened_with_one_line_in_the_log(m
         with contextlib.ExitStack() as stack:
             opened(stack, grpc_port)
             until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == OPEN_FILES)
-            with pytest.raises(TimeoutError), connected(rest_port, timeout_s=3) as connection:
+            with pytest.raises(TimeoutError), connected(rest_port, timeout_s=1) as connection:
                 connection.request("GET", STATUS)
                 connection.getresponse()
         until_answered(rest_port)
@@ -129,7 +134,6 @@ def test_connections_wait_while_no_file_can_be_opened_with_one_line_in_the_log(m
 
 
 def until_answered(port):
-    """Wait until a server answers again."""
     end_s = time.monotonic() + 30
     while time.monotonic() < end_s:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -137,3 +141,74 @@ def until_answered(port):
                 return
         time.sleep(0.2)
     raise AssertionError("the server answers no more")
+
+
+BODY = bytes(8_000_000)
+"""Larger than a socket's buffers."""
+
+
+class SlowRestServer(RestServer):
+    """Answers /slow, as it does its metrics, after the test has set `go`."""
+
+    def __init__(self):
+        self.began, self.go = threading.Event(), threading.Event()
+        super().__init__(None, self, "127.0.0.1", RestConfig(0, threads=2, metrics_path="/slow"))
+
+    def text(self):
+        self.began.set()
+        assert self.go.wait(30)
+        return BODY
+
+
+@pytest.fixture
+def rest():
+    before = set(threading.enumerate())
+    server = SlowRestServer()
+    server.start()
+    (server.thread,) = {thread for thread in threading.enumerate() if thread.name == "rest"} - before
+    yield server
+    server.go.set()
+
+
+def refuses(port):
+    """Tell whether new connections are refused, at last."""
+    with pytest.raises(ConnectionError):
+        while True:
+            socket.create_connection(("127.0.0.1", port), timeout=30).close()
+    return True
+
+
+def test_stop_finishes_requests_and_refuses_new_connections(rest, caplog):
+    with futures.ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(call, rest.port, "GET", "/slow")
+        assert rest.began.wait(30)
+        stopped = pool.submit(rest.stop)
+        assert refuses(rest.port)
+        rest.go.set()
+        assert slow.result(30) == (200, BODY.decode())
+        stopped.result(30)
+    assert not rest.thread.is_alive()
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
+
+
+def test_stop_closes_an_idle_connection(rest):
+    rest.go.set()
+    with connected(rest.port) as connection:
+        connection.request("GET", "/slow")
+        assert len(connection.getresponse().read()) == len(BODY)
+        rest.stop()
+        assert not rest.thread.is_alive()
+
+
+def test_requests_are_refused_while_grpc_calls_end(grid_models, monkeypatch):
+    server = Server(ServerConfig(grid_models, port=0, poll_s=0, rest=RestConfig(0)))
+    server.start()
+    gate = Gate(monkeypatch, server.manager, "find")
+    with Client(f"127.0.0.1:{server.port}", retries=0) as client, futures.ThreadPoolExecutor(2) as pool:
+        call = pool.submit(client.predict, "SA103", np.zeros(17, np.float32), timeout_s=30)
+        assert gate.began.wait(30)
+        stopped = pool.submit(server.stop)
+        assert refuses(server.rest_port) and not call.done() and not stopped.done()
+        gate.go.set()
+        assert call.result(30)["action"].shape == (1, 1)
+        stopped.result(30)

@@ -46,7 +46,6 @@ def served(folder):
 
 @contextlib.contextmanager
 def server_process(models, *flags):
-    """(process, its gRPC address)."""
     with program("serving", "--models-dir", str(models), "--port", "0", *flags) as process:
         yield process, process.stdout.readline().removeprefix("ready at ").strip()
 
@@ -214,8 +213,7 @@ def test_sigterm_drains_and_exits_with_0_and_only_log_lines(models):
         (["nonsense"], "nonsense is not a flag of this server"),
     ],
 )
-def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, part, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, part, monkeypatch, capsys, in_tmp_path):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr("city.logs.configure", lambda *_: None)
     assert main(flags if "--city" in flags else [*flags, "--city", str(GRID / "city.toml")]) == 2

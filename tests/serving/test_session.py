@@ -43,8 +43,7 @@ def test_a_variable_keeps_the_values_of_its_own_call(stateful):
 @pytest.mark.parametrize("signature", ["serving_default", "soft"])
 def test_a_missing_input_has_the_signatures_default(stateful, signature):
     for b in (1.0, 5.0, 9.0):
-        y = stateful.run("DEFAULTS", {"b": np.float32([b])}, signature=signature)["y"]
-        assert y == [70 + b]
+        assert stateful.run("DEFAULTS", {"b": np.float32([b])}, signature=signature)["y"] == [70 + b]
 
 
 def test_a_tf1_variable_can_be_an_output(stateful):
@@ -104,8 +103,7 @@ def test_large_graphs_run_in_tensorflows_threads_and_give_the_same_actions(grid_
         saved_models.write(tmp_path / name, lambda size=size: wide(size))
     chosen = {}
     for path in (grid_models / "SA103" / "1", tmp_path / "small", tmp_path / "large"):
-        config = session._config(graph_check.check(path))
-        chosen[path.name] = config.inter_op_parallelism_threads
+        chosen[path.name] = session._config(graph_check.check(path)).inter_op_parallelism_threads
     assert chosen == {"1": -1, "small": -1, "large": 0}, "-1: in the calling thread"
     x = np.random.default_rng(0).normal(size=(1, 1_000_000)).astype(np.float32)
     (threaded,) = session.Session(tmp_path / "large").run("serving_default", {"x": x}, ["action"])

@@ -1,14 +1,30 @@
-"""Tensor messages without TensorFlow: the same bytes and values as TensorFlow's."""
+"""Our tensors, messages and records without TensorFlow: the same values, fields and bytes as TensorFlow's."""
+
+import io
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    predict_pb2,
+    prediction_log_pb2,
+)
+from tensorflow_serving.config import model_server_config_pb2
 
+from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
-from serving import tensors
+from protos import prediction_log_pb2 as prediction_log_pb
+from protos import tensorflow_pb2 as tensorflow_pb
+from serving import tensors, tf_record
 from serving.tensors import TensorError, to_array, to_proto, typed_proto
 
 DTYPES = [np.dtype(name) for name in tensors.NUMPY_DTYPES.values()]
@@ -79,7 +95,72 @@ def test_an_invalid_tensor_is_refused(message):
 @given(st.binary(max_size=64))
 def test_random_bytes_are_refused_or_an_array(data):
     try:
-        message = wire.Tensor.FromString(data)
-        to_array(message)
+        to_array(wire.Tensor.FromString(data))
     except (TensorError, DecodeError):
         return
+
+
+SAME_ON_THE_WIRE = {
+    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_ENUM),  # dtype and error_code are numbers in our messages
+    (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES),
+}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (wire.PredictRequest, predict_pb2.PredictRequest),
+        (wire.PredictResponse, predict_pb2.PredictResponse),
+        (wire.GetModelMetadataResponse, get_model_metadata_pb2.GetModelMetadataResponse),
+        (wire.GetModelStatusResponse, get_model_status_pb2.GetModelStatusResponse),
+        (prediction_log_pb.PredictionLog, prediction_log_pb2.PredictionLog),
+        (wire.GetModelMetadataRequest, get_model_metadata_pb2.GetModelMetadataRequest),
+        (wire.GetModelStatusRequest, get_model_status_pb2.GetModelStatusRequest),
+        (wire.SignatureDefMap, get_model_metadata_pb2.SignatureDefMap),
+        (config_pb.ReloadConfigRequest, model_management_pb2.ReloadConfigRequest),
+        (config_pb.ReloadConfigResponse, model_management_pb2.ReloadConfigResponse),
+        (config_pb.ModelServerConfig, model_server_config_pb2.ModelServerConfig),
+        (tensorflow_pb.ConfigProto, config_pb2.ConfigProto),
+        (tensorflow_pb.MetaGraphDef, meta_graph_pb2.MetaGraphDef),
+    ],
+)
+def test_every_field_has_tensorflow_servings_number_name_and_type(ours, theirs):
+    seen = set()
+
+    def compare(mine, other):
+        if mine.full_name in seen:
+            return
+        seen.add(mine.full_name)
+        for field in mine.fields:
+            there = other.fields_by_number.get(field.number)
+            assert there is not None, f"{mine.full_name}.{field.name}"
+            assert there.name == field.name, f"{mine.full_name}.{field.name}"
+            assert field.is_repeated == there.is_repeated
+            assert field.type == there.type or (field.type, there.type) in SAME_ON_THE_WIRE, (
+                f"{mine.full_name}.{field.name}"
+            )
+            if field.message_type and field.message_type.file.package == "greenserve.wire":
+                compare(field.message_type, there.message_type)
+
+    compare(ours.DESCRIPTOR, theirs.DESCRIPTOR)
+    assert seen
+
+
+def test_checksum_of_the_standards_example():
+    # RFC 3720, B.4: 32 bytes of zeros have the CRC 8a9136aa
+    crc = 0x8A9136AA
+    assert tf_record.masked_crc32c(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("sizes", [[0], [1, 3, 4, 5], [255, 256, 257, 65_536, 70_000]])
+def test_tensorflow_reads_the_records_and_writes_the_same_bytes(tmp_path, sizes):
+    records = [bytes(k * 7 % 256 for k in range(size)) for size in sizes]
+    file = io.BytesIO()
+    for record in records:
+        tf_record.write(file, record)
+    (tmp_path / "ours").write_bytes(file.getvalue())
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for record in records:
+            writer.write(record)
+    assert list(tf.compat.v1.io.tf_record_iterator(str(tmp_path / "ours"))) == records
+    assert (tmp_path / "theirs").read_bytes() == file.getvalue()

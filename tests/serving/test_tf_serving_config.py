@@ -28,6 +28,7 @@ from serving.tf_serving import loaded_versions
 from serving.tf_serving.__main__ import main
 from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions, with_previous_versions
 from tests.conftest import GRID, ROOT
+from tests.error_lines import assert_refused
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
 
@@ -47,9 +48,14 @@ def exported(grid_models, tmp_path_factory):
 
 
 @pytest.fixture
-def write(exported, tmp_path):
-    """Runs the command with further flags, which writes into a folder `out`; returns its exit code."""
-    return lambda *flags: main(["--models-dir", str(exported), "--out", str(tmp_path / "out"), *flags])
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def write(exported, out):
+    """Runs the command with further flags, which writes into the folder `out`; returns its exit code."""
+    return lambda *flags: main(["--models-dir", str(exported), "--out", str(out), *flags])
 
 
 def models(path):
@@ -70,19 +76,19 @@ def test_newest_versions_are_pinned_and_labelled_stable(exported, tmp_path, caps
     assert monitoring.prometheus_config.enable and monitoring.prometheus_config.path == "/monitoring/prometheus/metrics"
 
 
-def test_fleet_is_served_instead_of_the_models_that_it_holds(write, tmp_path):
-    assert write() == 0 and models(tmp_path / "out").keys() == {"SA104", "SA105", "city"}
-    assert write("--all-models") == 0 and models(tmp_path / "out").keys() == {*TLS, "city"}
+def test_fleet_is_served_instead_of_the_models_that_it_holds(write, out):
+    assert write() == 0 and models(out).keys() == {"SA104", "SA105", "city"}
+    assert write("--all-models") == 0 and models(out).keys() == {*TLS, "city"}
 
 
-def test_stable_and_canary_are_the_versions_that_are_named(write, tmp_path):
+def test_stable_and_canary_are_the_versions_that_are_named(write, out):
     assert write("--model", "SA104=1,2") == 0
-    entry = models(tmp_path / "out")["SA104"]
+    entry = models(out)["SA104"]
     assert list(entry.model_version_policy.specific.versions) == [1, 2]
     assert entry.version_labels == {"stable": 1, "canary": 2}
 
 
-def test_label_moves_after_its_version_was_loaded_beside_the_one_before(write, tmp_path, capsys):
+def test_label_moves_after_its_version_was_loaded_beside_the_one_before(write, capsys, out):
     assert write("--model", "SA104=1") == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
     moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until this command runs"
@@ -90,7 +96,7 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(write, t
     for more, expected, label, message in (first, first, moved, done):
         capsys.readouterr()
         assert write(*more) == 0
-        entry = models(tmp_path / "out")["SA104"]
+        entry = models(out)["SA104"]
         assert tuple(entry.model_version_policy.specific.versions) == expected and entry.version_labels == {
             "stable": label
         }
@@ -117,7 +123,12 @@ def test_no_file_moves_a_label_to_a_version_that_is_not_loaded(first, publicatio
     assert file == wanted
 
 
+@pytest.fixture
 def published(exported, out):
+    return publish(exported, out)
+
+
+def publish(exported, out):
     """Files in which version 1 of SA104 is stable: the flags that wrote them, and a server that never reads them again."""
     flags = ["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]
     assert main([*flags, "--model", "SA104=1"]) == 0
@@ -125,16 +136,14 @@ def published(exported, out):
     return flags, replace(settings, port=0, rest=None, config_poll_s=0)
 
 
-def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(exported, tmp_path, capsys):
-    out = tmp_path / "out"
-    flags, settings = published(exported, out)
+def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(published, capsys, out):
+    flags, settings = published
     with running(settings) as server:
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
         assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out
         assert list(models(out)["SA104"].model_version_policy.specific.versions) == [1, 2]
         with Client(f"127.0.0.1:{server.port}") as client:
-            states = {state.version: state.state for state in client.status("SA104")}
-            assert states[2] == AVAILABLE
+            assert {state.version: state.state for state in client.status("SA104")}[2] == AVAILABLE
             assert client.version_number("SA104", "stable") == 2, "the exit code means that the label has moved"
             assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
             assert [state.version for state in client.status("SA104") if state.state == AVAILABLE] == [2]
@@ -143,10 +152,9 @@ def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(e
         assert list(models(out)["SA104"].model_version_policy.specific.versions) == [1, 2]
 
 
-def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported, tmp_path, capsys):
+def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(published, capsys, out):
     """An operator has moved the label by hand, and the server refuses the file at every poll."""
-    out = tmp_path / "out"
-    flags, settings = published(exported, out)
+    flags, settings = published
     with running(settings) as server:
         text = (out / "models.config").read_text()
         entry = text[text.index('name: "SA104"') :]
@@ -158,25 +166,24 @@ def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported
         }
 
 
-def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, tmp_path):
+def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, tmp_path, out):
     copy = tmp_path / "models"
     shutil.copytree(exported, copy)
     assert export(["fleet", "city", "--tl", "SA101,SA102,SA105", "--models-dir", str(copy)]) == 0
-    flags = ["--models-dir", str(copy), "--out", str(tmp_path / "out")]
+    flags = ["--models-dir", str(copy), "--out", str(out)]
     assert main([*flags, "--model", "city=1"]) == 0
-    assert models(tmp_path / "out").keys() == {"SA104", "SA105", "city"}
+    assert models(out).keys() == {"SA104", "SA105", "city"}
     assert main(flags) == 0
-    assert list(models(tmp_path / "out")["city"].model_version_policy.specific.versions) == [1, 2]
-    assert "SA105" in models(tmp_path / "out"), "label stable is still that of version 1, which does not hold it"
+    assert list(models(out)["city"].model_version_policy.specific.versions) == [1, 2]
+    assert "SA105" in models(out), "label stable is still that of version 1, which does not hold it"
     assert main([*flags, "--loaded"]) == 0
-    assert "SA105" in models(tmp_path / "out"), "version 1 stays listed until the next call"
+    assert "SA105" in models(out), "version 1 stays listed until the next call"
     assert main(flags) == 0
-    assert models(tmp_path / "out").keys() == {"SA104", "city"}
+    assert models(out).keys() == {"SA104", "city"}
 
 
-def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    flags, settings = published(exported, out)
+def test_label_stays_if_its_version_is_not_loaded_in_time(published, monkeypatch, capsys, out):
+    flags, settings = published
     monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 1.0)
     assert main([*flags, "--server", "127.0.0.1:1"]) == 1
     assert "--server 127.0.0.1:1: does not answer" in capsys.readouterr().err
@@ -186,10 +193,9 @@ def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, mo
     assert models(out)["SA104"].version_labels == {"stable": 1}
 
 
-def test_label_of_every_replica_behind_a_name_has_moved(exported, tmp_path, monkeypatch):
+def test_label_of_every_replica_behind_a_name_has_moved(published, monkeypatch):
     """A headless service's name resolves to all servers of the same files."""
-    out = tmp_path / "out"
-    flags, settings = published(exported, out)
+    flags, settings = published
     with running(settings) as first, running(replace(settings, host="127.0.0.2", port=first.port)) as second:
         found = [(AF_INET, SOCK_STREAM, 6, "", (host, first.port)) for host in ("127.0.0.2", "127.0.0.1")]
         monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: {"tf-serving": found}[host])
@@ -198,15 +204,14 @@ def test_label_of_every_replica_behind_a_name_has_moved(exported, tmp_path, monk
 
 
 def labelled(server):
-    """The version of SA104 that is stable at a server."""
     return server.manager.find(ModelSpec(name="SA104", version_label="stable"))[0]
 
 
-def test_a_reload_that_outlives_its_connection_is_waited_for(exported, tmp_path, monkeypatch):
+def test_a_reload_that_outlives_its_connection_is_waited_for(exported, tmp_path, monkeypatch, out):
     """The flags limit the age of connections, and a new model's load may take minutes."""
     models_dir = tmp_path / "models"
     shutil.copytree(exported / "SA104", models_dir / "SA104")
-    flags, settings = published(models_dir, tmp_path / "out")
+    flags, settings = publish(models_dir, out)
     shutil.copytree(exported / "SA105", models_dir / "SA105")
     age = (("grpc.max_connection_age_ms", 500), ("grpc.max_connection_age_grace_ms", 100))
     calls, reload_config = [], Client.reload_config
@@ -218,18 +223,18 @@ def test_a_reload_that_outlives_its_connection_is_waited_for(exported, tmp_path,
         assert "SA105" in server.manager.served() and len(calls) > 1
 
 
-def test_label_of_a_server_without_reload_requests_has_moved_by_its_poll(exported, tmp_path, capsys):
-    flags, settings = published(exported, tmp_path / "out")
+def test_label_of_a_server_without_reload_requests_has_moved_by_its_poll(published, capsys):
+    flags, settings = published
     with running(replace(settings, reload_rpc=False, config_poll_s=0.2)) as server:
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
         assert "takes no reload requests" in capsys.readouterr().err and labelled(server) == 2
 
 
-def test_label_that_does_not_move_is_an_error(exported, tmp_path, monkeypatch, capsys):
+def test_label_that_does_not_move_is_an_error(published, monkeypatch, capsys, out):
     """The server does not read these files, so they say what it does not do."""
-    flags, settings = published(exported, tmp_path / "out")
+    flags, settings = published
     assert main([*flags, "--model", "SA104=1,2"]) == 0
-    with running(replace(settings, models=model_config.from_file(tmp_path / "out" / "models.config"))) as server:
+    with running(replace(settings, models=model_config.from_file(out / "models.config"))) as server:
         monkeypatch.setattr(Client, "reload_config", lambda *_: True)
         monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1
@@ -237,9 +242,8 @@ def test_label_that_does_not_move_is_an_error(exported, tmp_path, monkeypatch, c
     assert "SA104: label stable is still that of version 1" in error and "not of version 2" in error
 
 
-def test_models_config_that_a_server_does_not_take_is_put_back(exported, tmp_path, capsys):
-    out = tmp_path / "out"
-    flags, settings = published(exported, out)
+def test_models_config_that_a_server_does_not_take_is_put_back(published, tmp_path, capsys, out):
+    flags, settings = published
     before = (out / "models.config").read_text()
     with running(settings) as server:
         wrong = ["--mounted-at", str(tmp_path / "elsewhere"), "--server", f"127.0.0.1:{server.port}"]
@@ -249,12 +253,12 @@ def test_models_config_that_a_server_does_not_take_is_put_back(exported, tmp_pat
         assert labelled(server) == 1 and (out / "models.config").read_text() == before
 
 
-def test_server_of_other_files_is_left_alone(write, tmp_path, capsys):
+def test_server_of_other_files_is_left_alone(write, capsys, out):
     assert write("--server", "127.0.0.1:1") == 2
-    assert f"{tmp_path / 'out'} has no models.config" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert f"{out} has no models.config" in capsys.readouterr().err and not out.exists()
 
 
-def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(exported, tmp_path, monkeypatch):
+def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(published, tmp_path, monkeypatch):
     authority = pair("authority")
     key, certificate, *_ = pair("client", authority)
     for name, content in (("ca", authority[1]), ("client", certificate), ("key", key)):
@@ -263,7 +267,7 @@ def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(exported,
         f'[serving]\ntls_ca = "{tmp_path / "ca"}"\ntls_certificate = "{tmp_path / "client"}"\n'
         f'tls_key = "{tmp_path / "key"}"\ntls_server_name = "localhost"\n'
     )
-    flags, settings = published(exported, tmp_path / "out")
+    flags, settings = published
     server_key, server_certificate, *_ = pair("server", authority)
     ssl = wire.SSLConfig(
         server_key=server_key, server_cert=server_certificate, custom_ca=authority[1], client_verify=True
@@ -349,8 +353,7 @@ def test_previous_version_of_a_label_stays_listed_while_its_folder_exists():
     assert with_previous_versions(Versions((1, 2), {"stable": 2}), target, (1, 2)) == target, "the next call"
 
 
-def test_full_volume_leaves_the_files_as_they_were(write, exported, tmp_path):
-    out = tmp_path / "out"
+def test_full_volume_leaves_the_files_as_they_were(write, exported, out):
     assert write("--model", "SA104=1") == 0
     before = {path.name: path.read_text() for path in out.iterdir()}
     script = (
@@ -366,15 +369,14 @@ def test_full_volume_leaves_the_files_as_they_were(write, exported, tmp_path):
     assert {path.name: path.read_text() for path in out.iterdir()} == before
 
 
-def test_latest_leaves_the_choice_of_versions_to_the_server(write, tmp_path):
+def test_latest_leaves_the_choice_of_versions_to_the_server(write, out):
     assert write("--latest") == 0
-    entries = models(tmp_path / "out").values()
+    entries = models(out).values()
     assert not any(entry.HasField("model_version_policy") or entry.version_labels for entry in entries)
 
 
-def test_each_district_has_its_own_files(exported, tmp_path):
+def test_each_district_has_its_own_files(exported, tmp_path, out):
     shutil.copy(GRID / "city.toml", tmp_path)
-    out = tmp_path / "out"
     flags = ["--city", str(tmp_path / "city.toml"), "--models-dir", str(exported), "--out", str(out)]
     assert main([*flags, "--shards", "4"]) == 2, "the last two TLs have no model"
     shutil.rmtree(out, ignore_errors=True)
@@ -389,8 +391,8 @@ def test_each_district_has_its_own_files(exported, tmp_path):
     assert main(flags) == 0, "the districts of city.toml are the shards"
 
 
-def test_labels_of_one_district_move_by_its_servers_address(exported, tmp_path, capsys):
-    city, out = tmp_path / "city.toml", tmp_path / "out"
+def test_labels_of_one_district_move_by_its_servers_address(exported, tmp_path, capsys, out):
+    city = tmp_path / "city.toml"
     shutil.copy(GRID / "city.toml", city)
     flags = ["--city", str(city), "--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported)]
     assert main([*flags, "--shards", "2", "--model", "SA104=1"]) == 0
@@ -406,11 +408,10 @@ def test_labels_of_one_district_move_by_its_servers_address(exported, tmp_path, 
     assert f"no district has this address; pass one of {address}, tf-serving-shard-2" in capsys.readouterr().err
 
 
-def test_certificates_become_an_ssl_config_that_only_the_server_may_read(write, tmp_path):
+def test_certificates_become_an_ssl_config_that_only_the_server_may_read(write, tmp_path, out):
     for name in ("certificate", "key", "ca"):
         (tmp_path / name).write_text(f"-----BEGIN {name.upper()}-----\n")
     flags = ["--tls-certificate", str(tmp_path / "certificate"), "--tls-key", str(tmp_path / "key")]
-    out = tmp_path / "out"
     assert write(*flags, "--tls-client-ca", str(tmp_path / "ca")) == 0
     ssl = text_format.Parse((out / "ssl.config").read_text(), wire.SSLConfig())
     assert (ssl.server_key, ssl.custom_ca, ssl.client_verify) == ("-----BEGIN KEY-----\n", "-----BEGIN CA-----\n", True)
@@ -418,15 +419,14 @@ def test_certificates_become_an_ssl_config_that_only_the_server_may_read(write, 
     assert "--ssl_config_file=/config/ssl.config" in (out / "flags").read_text().splitlines()
 
 
-def test_every_flag_is_one_of_tensorflow_model_server_2_20(write, tmp_path, shared):
+def test_every_flag_is_one_of_tensorflow_model_server_2_20(write, shared, out):
     known = set(re.findall(r"^\t--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
     assert write() == 0
-    written = (tmp_path / "out" / "flags").read_text().splitlines()
+    written = (out / "flags").read_text().splitlines()
     assert {flag.partition("=")[0].removeprefix("--") for flag in written} <= known and len(written) == len(FLAGS) + 2
 
 
-def test_embedded_server_takes_the_same_files(write, exported, tmp_path):
-    out = tmp_path / "out"
+def test_embedded_server_takes_the_same_files(write, exported, out):
     assert write("--mounted-at", str(exported), "--config-at", str(out)) == 0
     server = embedded_flags.parse((out / "flags").read_text().splitlines())
     assert server.models.keys() == {"SA104", "SA105", "city"} and server.models["SA104"].labels == {"stable": 2}
@@ -453,9 +453,7 @@ def test_embedded_server_takes_the_same_files(write, exported, tmp_path):
         (("--out", "/proc/none"), "/proc/none"),
     ],
 )
-def test_wrong_input_gives_one_line_and_no_file(write, tmp_path, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_input_gives_one_line_and_no_file(write, tmp_path, capsys, flags, message, in_tmp_path):
     assert write(*flags) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert_refused(capsys, message)
     assert list(tmp_path.iterdir()) == []

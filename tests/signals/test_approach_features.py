@@ -36,7 +36,6 @@ def approach(upstream, exits=()):
 
 
 def features(approaches, vehicles, red_s=None, lanes=20):
-    """By name, the features of the first approach."""
     computed = ApproachFeatures(approaches, {f"lane{k}": k for k in range(lanes)})
     rows = computed.compute(vehicle_readings(vehicles), np.zeros(len(approaches)) if red_s is None else np.array(red_s))
     assert rows.dtype == np.float32 and rows.shape == (len(approaches), len(FEATURES))
@@ -177,7 +176,6 @@ def test_features_of_one_vehicle(upstream, vehicle, expected):
 
 def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():
     through = approach([(0, 0, 1, 100, 10)], [(1, 0.25, 100, 10), (2, 0.75, 50, 10)])
-    blocked = [
+    assert [
         features([through], [(2, at_m, mps, 0)])["exit_blocked"] for at_m, mps in ((24, 1.9), (26, 1.9), (24, 2.1))
-    ]
-    assert blocked == [0.75, 0, 0]
+    ] == [0.75, 0, 0]

@@ -20,7 +20,6 @@ from tests.networks import netgenerate
 
 @pytest.fixture(scope="module")
 def fast(tmp_path_factory):
-    """A junction of roads of 100 km/h with crossings, and a city of it."""
     net = tmp_path_factory.mktemp("fast") / "fast.net.xml"
     options = ("--grid", "--grid.number", "1", "--grid.attach-length", "200", "--default.speed", "27.78")
     return network.read(

@@ -41,8 +41,7 @@ def states(sent):
 
 
 def test_change_goes_through_yellow(crossing):
-    x = one_signal(crossing)
-    sent = play(x, 30, lambda now: Answer(np.array([0 if now < 10 else 1])))
+    sent = play(one_signal(crossing), 30, lambda now: Answer(np.array([0 if now < 10 else 1])))
     assert states(sent) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
 
 
@@ -51,8 +50,7 @@ def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
     sent = play(x, 100, lambda now: Answer(np.array([0])) if now < 20 or now >= 60 else TimeoutError("late"))
     # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
     assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
-    handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)]
-    assert handed == [(34, "0", 0)]
+    assert [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)] == [(34, "0", 0)]
     # two valid answers in a row, then the policy's green again, taken over as shown
     assert x.mode is ControlMode.POLICY
     assert states(sent)[3:] == [(62, "GgGr")]
@@ -62,8 +60,7 @@ def test_recovery_starts_from_what_the_plan_shows(crossing):
     x = one_signal(crossing)
     play(x, 60, lambda now: TimeoutError("late"))
     assert x.is_released and x.state.is_on_fallback_plan
-    sent = play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60)
-    after = states(sent)
+    after = states(play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60))
     assert after[0][1] == "rrrG", "the shown green continues first"
     assert [s for _, s in after] == ["rrrG", "rrry", "GgGr"]
 
@@ -170,7 +167,6 @@ def test_invalid_action_of_any_kind_means_hold_not_an_exception(crossing, action
 
 
 def released(x, begin_s=7, until_s=20, rejected=()):
-    """The commands of a release."""
     sent = []
     for now in range(begin_s, until_s):
         sent += x.commands(now)[0]
@@ -180,7 +176,6 @@ def released(x, begin_s=7, until_s=20, rejected=()):
 
 @pytest.fixture
 def releasing(crossing):
-    """A TL whose release has begun."""
     x = one_signal(crossing)
     x.commands(0)
     x.release()
@@ -209,8 +204,7 @@ def test_state_is_sent_again_each_time_another_client_replaces_it(crossing):
     ],
 )
 def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, times, red_s):
-    signal = replace(crossing, path_m=(38.34,) * 4, slowest_mps=(11.11,) * 4)
-    x = one_signal(signal, times=SafetyTimes(3, 5, **times))
+    x = one_signal(replace(crossing, path_m=(38.34,) * 4, slowest_mps=(11.11,) * 4), times=SafetyTimes(3, 5, **times))
     assert "red_by_path" not in times or 3.0 < x.safeties[0].clearance_s[0] < 3.0 + 1e-9
     x.commands(0)
     x.release()
@@ -282,8 +276,7 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
     ],
 )
 def test_synchronised_plan_is_entered_in_step(now, expected):
-    synchronised = FallbackPlan(PLAN.program, is_synchronised=True)
-    assert synchronised.entry_phase(now, min_green_s=5) == expected
+    assert FallbackPlan(PLAN.program, is_synchronised=True).entry_phase(now, min_green_s=5) == expected
     later = FallbackPlan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
     assert later.entry_phase(now + 7, min_green_s=5) == expected
 
@@ -328,9 +321,8 @@ def two_signals():
 
 
 def test_each_signal_of_a_group_follows_its_own_number():
-    x = two_signals()
     sent = play(
-        x,
+        two_signals(),
         20,
         lambda now: Answer(np.array([1.0, -1.0])) if now == 15 else Answer(np.array([-1.0, -1.0])),
         shown=("Gr", "rG"),

@@ -27,7 +27,6 @@ BLINKING = program("night", "oooo")
 
 @pytest.fixture
 def signal(crossing):
-    """A signal whose real program is loaded after the guess of netconvert."""
     return replace(crossing, programs=(GUESS, REAL), active_program="day")
 
 

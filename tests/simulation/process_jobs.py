@@ -19,7 +19,6 @@ def fail(n):
 
 
 def die_once(path):
-    """Kill this process in the first call with the path."""
     marker = Path(path)
     if not marker.exists():
         marker.touch()
@@ -82,7 +81,6 @@ def leave_with_a_reason(n):
 
 
 def clean_up_at_the_end(folder):
-    """Wait until this process is ended; leave a file that says what was cleaned up."""
     try:
         (Path(folder) / "begun").touch()
         time.sleep(600)

@@ -124,5 +124,4 @@ def test_wrong_input_of_a_demand_names_its_file(routes, demand, configuration, m
 
 
 def test_scale_multiplies_that_of_the_configuration(options):
-    configuration = '<processing><scale value="0.5"/></processing>'
-    assert options(None, Demand(1, 0.8), configuration)[-2:] == ["--scale", "0.4"]
+    assert options(None, Demand(1, 0.8), '<processing><scale value="0.5"/></processing>')[-2:] == ["--scale", "0.4"]

@@ -15,27 +15,30 @@ from tests.conftest import ROOT
 from tests.simulation import process_jobs
 
 
-@pytest.mark.parametrize("make", [ThisProcess, lambda: Processes(2)], ids=["here", "others"])
-def test_results_have_the_index_of_their_job(make):
-    with make() as executor:
-        assert dict(executor.run(process_jobs.square, [3, 1, 2])) == {0: 9, 1: 1, 2: 4}
-        assert dict(executor.run(process_jobs.square, [])) == {}
-        with pytest.raises(InputError, match="5 is wrong"):
-            dict(executor.run(process_jobs.fail, [5]))
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(2) as processes:
+        yield processes
 
 
-def test_jobs_of_a_process_that_dies_are_run_again(tmp_path):
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "others"])
+def test_results_have_the_index_of_their_job(is_here, processes):
+    executor = ThisProcess() if is_here else processes
+    assert dict(executor.run(process_jobs.square, [3, 1, 2])) == {0: 9, 1: 1, 2: 4}
+    assert dict(executor.run(process_jobs.square, [])) == {}
+    with pytest.raises(InputError, match="5 is wrong"):
+        dict(executor.run(process_jobs.fail, [5]))
+
+
+def test_jobs_of_a_process_that_dies_are_run_again(processes, tmp_path):
     jobs = [str(tmp_path / name) for name in "abc"]
-    with Processes(2) as processes:
-        results = list(processes.run(process_jobs.die_once, jobs))
-    assert sorted(results) == [(0, jobs[0]), (1, jobs[1]), (2, jobs[2])], "each result once"
+    assert sorted(processes.run(process_jobs.die_once, jobs)) == list(enumerate(jobs)), "each result once"
 
 
-def test_only_the_job_of_the_process_that_dies_is_run_again(tmp_path):
+def test_only_the_job_of_the_process_that_dies_is_run_again(processes, tmp_path):
     (started := tmp_path / "started").mkdir()
-    with Processes(2) as processes:
-        jobs = [str(started / "first"), str(tmp_path / "second")]
-        assert sorted(processes.run(process_jobs.wait_until_another_died, jobs)) == [(0, None), (1, None)]
+    jobs = [str(started / "first"), str(tmp_path / "second")]
+    assert sorted(processes.run(process_jobs.wait_until_another_died, jobs)) == [(0, None), (1, None)]
     assert (started / "first").read_text() == "x", "it was started once"
 
 

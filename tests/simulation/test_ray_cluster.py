@@ -89,8 +89,7 @@ def test_a_process_runs_one_task_after_another_and_models_are_sent_once(cluster,
     with RayTasks(cluster.address) as tasks:
         put, sizes = tasks._ray.put, []
         monkeypatch.setattr(tasks._ray, "put", lambda value: sizes.append(size_of(value)) or put(value))
-        jobs = [(index, {**models}, [weights], 0.2) for index in range(12)]
-        results = dict(tasks.run(process_of, jobs))
+        results = dict(tasks.run(process_of, [(index, {**models}, [weights], 0.2) for index in range(12)]))
     assert [results[index][:3] for index in range(12)] == [
         (i, models["a"][:9], float(weights.sum())) for i in range(12)
     ]

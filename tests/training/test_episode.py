@@ -47,6 +47,11 @@ def initial_arrays(simulation):
     return [ActorCritics.initial_arrays(layout, np.random.default_rng(1)) for layout in simulation.layouts]
 
 
+def explored(task, **changes):
+    simulation = EpisodeSimulator(replace(task, **changes))
+    return simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+
+
 def same(a, b):
     assert a.trips == b.trips and a.transitions.keys() == b.transitions.keys()
     for tl in a.transitions:
@@ -74,15 +79,13 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
         return [float(len(measured))] * len(tls)
 
     monkeypatch.setattr(rewards.Rewards, "since_last", since_last)
-    simulation = EpisodeSimulator(replace(task, target_tls=("SA101",)))
-    reward = simulation.run(initial_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"].reward
+    reward = explored(task, target_tls=("SA101",)).transitions["SA101"].reward
     np.testing.assert_array_equal(reward[:-1], np.arange(2, len(reward) + 1))
 
 
 @pytest.mark.parametrize("reward", rewards.names())
 def test_transitions_tell_differences_from_other_rewards(task, reward):
-    simulation = EpisodeSimulator(replace(task, target_tls=("SA101",), reward=reward, seconds=60.0))
-    transitions = simulation.run(initial_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"]
+    transitions = explored(task, target_tls=("SA101",), reward=reward, seconds=60.0).transitions["SA101"]
     assert transitions.is_difference is (reward in ("waiting-time", "diff-waiting-time"))
 
 
@@ -148,8 +151,8 @@ def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypat
     city = replace(task.city, tls={**task.city.tls, tl: replace(task.city.tls[tl], **settings)})
 
     def reward(name):
-        simulation = EpisodeSimulator(replace(task, city=city, target_tls=(tl, "SA102"), seconds=30.0, reward=name))
-        return simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True).transitions[tl].reward[:-1]
+        own = explored(task, city=city, target_tls=(tl, "SA102"), seconds=30.0, reward=name).transitions[tl]
+        return own.reward[:-1]
 
     monkeypatch.setattr(rewards, "_lost_time_measures", of_time)
     monkeypatch.setitem(rewards._FUNCTIONS, "waiting-time", lambda tl: tl.now_s)
@@ -168,11 +171,10 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models, monkeypatc
     close = client_module.Client.close
     monkeypatch.setattr(client_module.Client, "close", lambda self: closed.append(self._channel) or close(self))
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        beside = replace(task, infer_tls=("SA104", "SA107"), infer_model_number=1, server=f"127.0.0.1:{server.port}")
-        simulation = EpisodeSimulator(beside)
-        episode = simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+        served = {"infer_tls": ("SA104", "SA107"), "infer_model_number": 1}
+        episode = explored(task, **served, server=f"127.0.0.1:{server.port}")
         calls = server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"]
-    alone = EpisodeSimulator(task).run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+    alone = explored(task)
     assert calls >= 10
     assert opened == closed, "every connection is closed"
     assert episode.transitions.keys() == set(TARGETS)
@@ -206,12 +208,12 @@ def test_sumo_that_fails_is_an_error(task, tmp_path, monkeypatch, depart_s, erro
         '<route-files value="late.rou.xml"/></input></configuration>'
     )
     city = replace(task.city, network=config.Network(tmp_path / "a.sumocfg"))
-    simulation = EpisodeSimulator(replace(task, city=city, seconds=1200.0))
     with pytest.raises(error, match=message):
-        simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+        explored(task, city=city, seconds=1200.0)
     assert not list(tmp_path.glob("greenserve-*")), "no temporary file is left behind"
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
     simulation = EpisodeSimulator(task)
     jobs = [(initial_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]
@@ -299,13 +301,10 @@ def test_sharp_actors_take_their_best_action(task):
     arrays = initial_arrays(simulation)
     arrays[0][4] = 30 * arrays[0][4]  # the actor's last kernel: its first logits are all near 0
     (layout,) = simulation.layouts
-    episode = simulation.run(arrays, Demand(7), (1, 1), explore=True, sharpness=1000.0).transitions["SA101"]
-    rows = np.zeros(len(episode.x), int)
-    np.testing.assert_array_equal(episode.action, ActorCritics(layout, arrays[0]).greedy_actions(rows, episode.x))
-    explored = simulation.run(arrays, Demand(7), (1, 1), explore=True).transitions["SA101"]
-    assert (
-        explored.action != ActorCritics(layout, arrays[0]).greedy_actions(np.zeros(len(explored.x), int), explored.x)
-    ).any()
+    for sharpness, is_greedy in ((1000.0, True), (1.0, False)):
+        episode = simulation.run(arrays, Demand(7), (1, 1), explore=True, sharpness=sharpness).transitions["SA101"]
+        greedy = ActorCritics(layout, arrays[0]).greedy_actions(np.zeros(len(episode.x), int), episode.x)
+        assert np.array_equal(episode.action, greedy) is is_greedy
 
 
 def test_begin_after_the_end_is_an_error_of_the_input(task):

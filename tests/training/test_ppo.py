@@ -1,6 +1,5 @@
 """PPO on problems whose answer is known."""
 
-import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tests.training.contracts import contract
+from tests.training.traced_learners import mlp_learner
 from training.actor_critics import ActorCritics, layouts
 from training.learning import MlpLearning
-from training.mlp_learner import MAX_LOG_STD, MlpLearner, make_batch
+from training.mlp_learner import MAX_LOG_STD, make_batch
 from training.optimisers import Adam, RowAdam
 from training.ppo import gae, minibatches
 from training.ppo_config import SHARP_FROM, PpoConfig
@@ -24,21 +24,11 @@ A, B = ("A", 1, 2), ("B", 2, 3)
 CONTINUOUS = ("A", 1, 2, "gro", "sappo")
 
 
-@functools.cache
-def traced(tls, clip, target_kl):
-    """(layout, learner, its first state): the graph of an update is traced once for all tests."""
+def learner(*tls, **settings):
     (layout,) = layouts([contract(*tl) for tl in tls], False, (16,))
     arrays = ActorCritics.initial_arrays(layout, np.random.default_rng(1))
-    own = MlpLearner(layout, arrays, PpoConfig(clip=clip, target_kl=target_kl))
-    return layout, own, own.state()
-
-
-def learner(*tls, **settings):
-    """A learner in its first state."""
-    ppo = PpoConfig(**settings)
-    layout, own, state = traced(tls, ppo.clip, ppo.target_kl)
-    own.restore(state)
-    own.ppo, own.layout = ppo, layout
+    own = mlp_learner(layout, arrays, PpoConfig(**settings))
+    own.layout = layout
     return own
 
 
@@ -48,11 +38,6 @@ def acting(own, sharpness=1.0):
 
 def sampled(own, row, x, rng, sharpness=1.0):
     return acting(own, sharpness).sample(np.full(len(x), row), x, rng)
-
-
-def with_bias(own, values):
-    """Set the biases of the first actor's last layer."""
-    own.variables[3][0].assign(values)
 
 
 def rounds(own, reward_of, count, size=64):
@@ -77,8 +62,7 @@ def decisions(own, count, seed=3):
         x = np.zeros((count, max(own.layout.observation_sizes)), np.float32)
         x[:, :inputs] = rng.random((count, inputs))
         action, log_p = sampled(own, row, x, rng)
-        numbers = (rng.normal(size=count).astype(np.float32) for _ in range(3))
-        batches.append(batch_of(x, action, log_p, *numbers))
+        batches.append(batch_of(x, action, log_p, *(rng.normal(size=count).astype(np.float32) for _ in range(3))))
     return batches
 
 
@@ -137,8 +121,7 @@ def test_row_without_decisions_keeps_its_weights_also_after_it_has_learned():
     before = own.arrays
     own.learn([decisions(own, 8)[0], None], np.random.default_rng(1), 0)
     assert any(not np.array_equal(old[0], new[0]) for old, new in zip(before, own.arrays, strict=True))
-    for old, new in zip(before, own.arrays, strict=True):
-        np.testing.assert_array_equal(old[1], new[1])
+    np.testing.assert_equal([array[1] for array in own.arrays], [array[1] for array in before])
 
 
 def test_row_learns_the_same_beside_a_row_with_more_decisions():
@@ -184,8 +167,7 @@ def test_nan_ends_the_training_and_leaves_the_last_good_weights():
     before = own.arrays
     with pytest.raises(NotFinite):
         own.learn([{"A": transitions([np.nan, 0, 0])}], np.random.default_rng(1), 0)
-    for old, new in zip(before, own.arrays, strict=True):
-        np.testing.assert_array_equal(old, new)
+    np.testing.assert_equal(own.arrays, before)
 
 
 def test_restored_learner_continues_to_the_same_numbers():
@@ -199,8 +181,7 @@ def test_restored_learner_continues_to_the_same_numbers():
             own.restore(state)
         rounds(own, lambda row, x, action: float(action[0]), 2)
         results.append(own.state())
-    for a, b in zip(*results, strict=True):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(*results)
 
 
 def test_advantages_are_discounted_sums_of_temporal_differences():
@@ -252,7 +233,7 @@ def test_episodes_of_a_batch_are_discounted_apart():
 def test_entropy_bonus_spreads_the_probabilities(entropy, spreads):
     """Without any advantage only the bonus acts."""
     own = learner(A, entropy=entropy, learning_rate=1e-2)
-    with_bias(own, [0.5, -0.5])
+    own.variables[3][0].assign([0.5, -0.5])  # the biases of its actor's last layer
     x, zeros = np.ones((64, 1), np.float32), np.zeros(64, np.float32)
 
     def gap():
@@ -292,7 +273,7 @@ def test_sharpness_rises_to_its_end_and_is_what_the_actor_learns_with():
     assert ppo.sharpness(0) == 1 and ppo.sharpness(SHARP_FROM / 2) == pytest.approx(ppo.final_sharpness**0.5)
     assert ppo.sharpness(SHARP_FROM) == pytest.approx(ppo.final_sharpness) == ppo.sharpness(1)
     own = learner(A, epochs=1, minibatch=64, learning_rate=1e-3)
-    with_bias(own, [0.1, -0.1])
+    own.variables[3][0].assign([0.1, -0.1])
     x = np.ones((64, 1), np.float32)
     action, log_p = sampled(own, 0, x, np.random.default_rng(2), ppo.sharpness(1))
     advantage, zeros = np.linspace(-1, 3, 64, dtype=np.float32), np.zeros(64, np.float32)
@@ -355,8 +336,7 @@ def test_statistics_of_an_update_are_means_over_its_decisions(kind):
     statistics = own.learn([first, second], np.random.default_rng(1), 0)
     names = ("approx_kl", "clip_fraction", "entropy_loss", "policy_gradient_loss", "value_loss")
     assert statistics["decisions"] == 80
-    found = [statistics[name] for name in names]
-    np.testing.assert_allclose(found, np.average(parts, 0, [64, 16]), rtol=1e-3)
+    np.testing.assert_allclose([statistics[name] for name in names], np.average(parts, 0, [64, 16]), rtol=1e-3)
     assert statistics["actor_gradient_norm"] > 0 and statistics["critic_gradient_norm"] > 0
 
 

@@ -23,6 +23,8 @@ MAX_REQUEST_BYTES = 4096
 """Limit of a browser's message."""
 MAX_S = 1e12
 """Bound of the second that a browser asks for; SUMO's times are far below."""
+MAX_REASON_BYTES = 120
+"""Limit of the reason for which a connection is closed."""
 SEND_TIMEOUT_S = 30.0
 """Wall time after which a browser that does not read is disconnected."""
 HEARTBEAT_S = 20.0
@@ -103,11 +105,9 @@ class FrameServer(ABC, Generic[W]):
         """Answer requests from now on, with these routes too."""
         await self.site.begin(web.get("/live", self._live), *routes)
 
-    async def end(self, reason: str) -> None:
+    async def end(self, reason: str, code: int = WSCloseCode.GOING_AWAY) -> None:
         """Close every connection."""
-        closing = [
-            watcher.connection.close(code=WSCloseCode.GOING_AWAY, message=reason.encode()) for watcher in self.watchers
-        ]
+        closing = [watcher.connection.close(code=code, message=_bounded(reason)) for watcher in self.watchers]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), 2 * CLOSE_TIMEOUT_S)
         await self.site.end()
@@ -133,7 +133,7 @@ class FrameServer(ABC, Generic[W]):
                     wanted = parse_request(message.data)
                     self.take(watcher, wanted)
                 except MalformedRequest as error:
-                    await connection.close(code=WSCloseCode.INVALID_TEXT, message=str(error).encode()[:120])
+                    await connection.close(code=WSCloseCode.INVALID_TEXT, message=_bounded(str(error)))
                     break
                 watcher.request = wanted  # the newest alone is answered
                 watcher.changed.set()
@@ -167,3 +167,8 @@ class FrameServer(ABC, Generic[W]):
             except (ConnectionError, RuntimeError):
                 return  # it has gone
             self.changed_watchers()
+
+
+def _bounded(reason: str) -> bytes:
+    """A reason that a closing message has room for."""
+    return reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()

@@ -37,7 +37,15 @@ class LivePage:
         city, service = self._config.city, self._service
         layout = TlLayout(service.state.layout.contracts.values(), connection.lanes)
         shapes = street_shapes.read(street.net_file)
-        data = StreetData(layout, street, shapes, city.path.resolve().parent.name, self._config.driver or "")
+        data = StreetData(
+            layout,
+            street,
+            shapes,
+            city.path.resolve().parent.name,
+            self._config.driver or "",
+            server=service.alarms.server,
+            if_lost=_if_lost(self._config),
+        )
         self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
         self._server = PageServer(
             Site(self._socket, data, self._token.value),
@@ -60,3 +68,13 @@ class LivePage:
             self._server.stop()
         else:
             self._socket.close()
+
+
+def _if_lost(config: ControllerConfig) -> str:
+    """What the signals do if the controller ends without releasing them, or hangs."""
+    if not config.guard:
+        return "If it has ended or hangs, the simulation ends or stands with it, because it has no guard."
+    return (
+        "If it has ended, or is silent for "
+        f"{config.city.controller.watchdog_s:g} s, its guard hands the signals back to their own programs."
+    )

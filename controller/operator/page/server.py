@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from controller.operator.control_messages import fields
 from controller.operator.errors import OperatorError
@@ -51,6 +51,8 @@ CITY_INTERVAL_S = 1.0
 STALLED_S = 5.0
 """Wall time after which a watcher that asks for nothing counts as absent: nothing is read for it."""
 COMMAND_THREADS = 4
+RUN_FAILED = 4001
+"""Close code of a run that has ended by an error."""
 LAST_FRAME_S = 0.2
 """Wall time in which watchers get the frame that says that the run has ended."""
 NOW = (
@@ -84,6 +86,8 @@ class LiveWatcher(Watcher):
         """Where its TL's model comes from, as it was sent last."""
         self.has_end = False
         """True once it knows that the run has ended."""
+        self.first_s: float | None = None
+        """Wall time from which its first frame of a TL may be made; None: it waits for none."""
 
 
 class PageServer(FrameServer[LiveWatcher]):
@@ -147,7 +151,8 @@ class PageServer(FrameServer[LiveWatcher]):
         self._collector.wanted_view = None
         if any(watcher.request is not None for watcher in self.watchers):
             await asyncio.sleep(LAST_FRAME_S)
-        await self.end("the run has ended")
+        failure = self._state.failure
+        await self.end(failure or "the run has ended", RUN_FAILED if failure else WSCloseCode.GOING_AWAY)
 
     # called by the thread of the decision loop
 
@@ -231,12 +236,12 @@ class PageServer(FrameServer[LiveWatcher]):
             if pause_s > KEEPALIVE_INTERVAL_S:
                 watcher.request = None
                 return frames.encode(max(watcher.step_number + 1, 0), watcher.at_s, False, ())
-        if self._is_first(watcher):
-            await asyncio.sleep(self._next_first_s - time.monotonic())
-            frame, took_s = self._timed_frame(watcher)
+        is_first = self._is_first(watcher)
+        frame, took_s = self._timed_frame(watcher)
+        if is_first:
+            watcher.first_s = None
             self._next_first_s = max(self._next_first_s, time.monotonic()) + took_s / FIRST_SHARE
             return frame
-        frame, took_s = self._timed_frame(watcher)
         # the frame that makes the shared parts takes longest: a mean over several rounds of all watchers
         self._made_s += (took_s - self._made_s) / (5 * max(len(self.watchers), 1))
         return frame
@@ -263,7 +268,11 @@ class PageServer(FrameServer[LiveWatcher]):
         next_s = watcher.sent_s + interval_s
         if len(self.watchers) > 1 and math.isfinite(next_s):
             next_s = round(next_s / interval_s) * interval_s
-        return next_s - time.monotonic()
+        if not self._is_first(watcher):
+            watcher.first_s = None
+        elif watcher.first_s is None:
+            watcher.first_s = self._next_first_s
+        return max(next_s, watcher.first_s or -math.inf) - time.monotonic()
 
     def _wait_s(self, watcher: LiveWatcher) -> float:
         """Wall time for which a watcher waits for news; 0: there are some; inf: it has not asked."""
@@ -398,6 +407,8 @@ class PageServer(FrameServer[LiveWatcher]):
                 self._service.alarms.current(with_ended=True),
                 state.commands(),
             ),
+            "settings": self._service.settings(),
+            "failure": state.failure,
             "collect_ms": round(1000 * collector.took_s, 2),
             "collect_interval_s": round(collector.interval_s, 3),
         }

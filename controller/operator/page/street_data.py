@@ -12,10 +12,9 @@ from city.lanes import is_internal
 from city.network import StreetNetwork
 from city.street_shapes import Polyline, StreetShapes
 from city.version import VERSION
-from controller.alarms import KINDS
+from controller.alarms import KINDS, instructions
 from controller.operator.page.frames import MAX_SIGNALS, View
 from controller.operator.tl_layout import TlLayout
-from controller.runbook import instructions
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
 from signals.policy_signals import greens_of
@@ -34,6 +33,8 @@ class StreetData:
         name: str,
         driver: str = "",
         record: Mapping[str, Any] | None = None,
+        server: str = "",
+        if_lost: str = "",
     ) -> None:
         """Prepare the data.
 
@@ -43,6 +44,8 @@ class StreetData:
             name: of the city.
             driver: what decides in the place of the policies; "" for policies.
             record: what the page says of a record that it plays; None: the run is live.
+            server: the model server's address; "": none, or not known.
+            if_lost: what the signals do if the controller ends without releasing them.
         """
         self.layout = layout
         self.shapes = shapes
@@ -69,6 +72,7 @@ class StreetData:
             "name": name,
             "driver": driver,
             "record": record,
+            "if_lost": if_lost,
             "modes": [mode.name.lower() for mode in ControlMode],
             **_map(shapes),
             "rows": [lane_index.get(lane, -1) for lane in layout.lanes],
@@ -77,9 +81,7 @@ class StreetData:
                 for signal, at in zip(signals, self.signal_at.tolist(), strict=True)
             ],
             "controlled": len(layout.signals),
-            "alarms": {
-                name: {"remedy": kind.remedy, "instructions": instructions(name)} for name, kind in KINDS.items()
-            },
+            "alarms": {name: instructions(name, server) for name in KINDS},
             "tls": [self._tl(contract) for contract in layout.contracts.values()],
         }
         self.compressed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)

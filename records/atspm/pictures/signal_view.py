@@ -40,6 +40,8 @@ class Split:
 
     begin_s: float
     green_end_s: float
+    red_s: float | None
+    """Begin of red; None if yellow turned to green again."""
     end_s: float
     cause: str | None
     """Why the green ended; None if it is not known."""
@@ -101,6 +103,7 @@ class SignalView:
         found: list[Split] = []
         begin_s: float | None = None
         green_end_s: float | None = None
+        red_s: float | None = None
         cause: str | None = None
         last_s = 0.0
         for event in self.events:
@@ -109,19 +112,22 @@ class SignalView:
             time_s = event.time_ms / 1000
             if event.code == Code.PHASE_BEGIN_GREEN:
                 if begin_s is not None and green_end_s is not None:
-                    found.append(Split(begin_s, green_end_s, last_s, cause))
+                    found.append(Split(begin_s, green_end_s, red_s, last_s, cause))
                 begin_s = time_s
-                green_end_s = None
+                green_end_s = red_s = None
                 cause = None
             elif event.code in CAUSES:
                 cause = CAUSES[event.code]
             elif event.code == Code.PHASE_GREEN_TERMINATION:
                 green_end_s = last_s = time_s
-            elif event.code in (Code.PHASE_END_YELLOW, Code.PHASE_BEGIN_RED_CLEARANCE):
+            elif event.code == Code.PHASE_END_YELLOW:
                 last_s = time_s
+            elif event.code == Code.PHASE_BEGIN_RED_CLEARANCE:
+                red_s = last_s = time_s
             elif event.code == Code.PHASE_END_RED_CLEARANCE and begin_s is not None and green_end_s is not None:
                 # 1 ms stands for no all-red
-                found.append(Split(begin_s, green_end_s, time_s if time_s - last_s > 0.0015 else last_s, cause))
+                end_s = time_s if time_s - last_s > 0.0015 else last_s
+                found.append(Split(begin_s, green_end_s, red_s, end_s, cause))
                 begin_s = green_end_s = None
         return found
 

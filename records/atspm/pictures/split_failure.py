@@ -36,9 +36,9 @@ PERCENT = Axis(0.0, 104.0, "Occupancy Ratio", tuple((float(k), f"{k}%") for k in
 
 
 class OccupancyRatios(NamedTuple):
-    """Shares of a cycle's green and red in which a detector is occupied."""
+    """Shares of a green and of the red after it in which a detector is occupied."""
 
-    end_s: float
+    red_s: float
     """Begin of red."""
     green: float
     """Share of the green."""
@@ -51,35 +51,35 @@ class OccupancyRatios(NamedTuple):
 
 
 def occupancy_ratios(view: SignalView, phase: int) -> list[OccupancyRatios]:
-    """The occupancy ratios of a phase's cycles whose red begins in the period early enough to be seen."""
+    """The occupancy ratios of a phase's greens that begin in the period, with RED_S of the red after them."""
     occupied = view.occupied(phase)
     return [
         OccupancyRatios(
-            cycle.end_s,
-            _share(occupied, cycle.green_s, cycle.yellow_s),
-            _share(occupied, cycle.end_s, cycle.end_s + RED_S),
+            split.red_s,
+            _share(occupied, split.begin_s, split.green_end_s),
+            _share(occupied, split.red_s, split.red_s + RED_S),
         )
-        for cycle in view.cycles(phase)
-        if cycle.end_s + RED_S <= view.period.end_s and cycle.yellow_s > cycle.green_s
+        for split in view.splits(phase)
+        if split.red_s is not None and split.red_s + RED_S < view.period.end_s
     ]
 
 
 def draw(view: SignalView, phase: int) -> str:
-    """The picture of a phase as SVG, or a sentence without presence detectors or a complete cycle."""
+    """The picture of a phase as SVG, or a sentence without presence detectors or a complete green."""
     title = f"{TITLE}, phase {phase}"
     if not view.numbers(phase, PRESENCE):
         return sentence(title, "needs presence detectors, of which there are no events.")
     found = occupancy_ratios(view, phase)
     if not found:
-        return sentence(title, "there was no complete cycle.")
+        return sentence(title, "no green and the red after it were complete.")
     failed = [each for each in found if each.is_failure]
     shares = []
     for begin_s, end_s in view.bins:
-        inside = [each.is_failure for each in found if begin_s <= each.end_s < end_s]
+        inside = [each.is_failure for each in found if begin_s <= each.red_s < end_s]
         shares.append((begin_s, 100.0 * sum(inside) / len(inside) if inside else 0.0))
     canvas = Canvas(
         title,
-        f"Total Split Failures: {len(failed)} of {len(found)} cycles",
+        f"Total Split Failures: {len(failed)} of {len(found)} greens",
         time_axis(view.period, HALF_WIDTH),
         PERCENT,
         legend=[
@@ -92,10 +92,10 @@ def draw(view: SignalView, phase: int) -> str:
         width=HALF_WIDTH,
         plot_height=120,
     )
-    canvas.segments([((each.end_s, 0.0), (each.end_s, 100.0)) for each in failed], YELLOW, width=2)
+    canvas.segments([((each.red_s, 0.0), (each.red_s, 100.0)) for each in failed], YELLOW, width=2)
     canvas.line(steps(shares, view.period.end_s), LIGHT_BLUE, dash="5 3")
-    canvas.marks([(each.end_s, 100 * each.green) for each in found], RING, GREEN)
-    canvas.marks([(each.end_s, 100 * each.red) for each in found], TRIANGLE, RED)
+    canvas.marks([(each.red_s, 100 * each.green) for each in found], RING, GREEN)
+    canvas.marks([(each.red_s, 100 * each.red) for each in found], TRIANGLE, RED)
     return canvas.svg()
 
 

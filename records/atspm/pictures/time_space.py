@@ -76,8 +76,10 @@ def draw(
     if period.end_s <= period.begin_s:
         return sentence(TITLE, "no time is recorded.")
     strokes = trajectories(corridor, (view.readings for view in views.values()))
-    # single vehicles are read at the period's begin
-    begin_s = period.begin_s if strokes else _peak_s(views, corridor, period)
+    # single vehicles are kept of the time with the most of them
+    begin_s = (
+        max(min(time_s for (time_s, _), _ in strokes), period.begin_s) if strokes else _peak_s(views, corridor, period)
+    )
     end_s = min(period.end_s, begin_s + MAX_S)
     shown = AnalysisPeriod(begin_s, end_s, period.zero, ())
     length_m = corridor.stop_lines[-1].at_m + MARGIN_M

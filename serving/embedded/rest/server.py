@@ -138,7 +138,8 @@ class RestServer:
         text = error_text = ""
         try:
             if request.method == "OPTIONS":
-                _check_origin(request)
+                if not re.search("https?://", request.headers.get("Origin", "")):
+                    raise StatusError(StatusCode.FAILED_PRECONDITION, "a CORS preflight needs the header Origin")
             else:
                 route = _route(request.method, path)
                 async with asyncio.timeout(self._config.timeout_s):
@@ -220,12 +221,6 @@ class RestServer:
         with self._converting:
             body.check_client()
             return json_response.from_tensors(dict(zip(outputs, values, strict=True)), signature.outputs, layout)
-
-
-def _check_origin(request: web.Request) -> None:
-    """Raise StatusError unless a request is a browser's CORS preflight."""
-    if not re.search("https?://", request.headers.get("Origin", "")):
-        raise StatusError(StatusCode.FAILED_PRECONDITION, "a CORS preflight needs the header Origin")
 
 
 def _route(http_method: str, path: str) -> _Route:

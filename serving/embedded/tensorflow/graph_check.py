@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from city import names
 from protos import predict_pb2 as wire
 from protos import tensorflow_pb2 as tf
 from serving.embedded.models.servable import LoadError
@@ -74,7 +75,7 @@ def _row_size(signature: wire.SignatureDef) -> int:
 def _check_size(path: Path, file: Path) -> None:
     """Raise LoadError if the files of a version are too large or not regular, OSError if their sizes cannot be read."""
     total = 0
-    for each in (Path(folder, name) for folder, _, names in os.walk(path) for name in names):
+    for each in (Path(folder, name) for folder, _, files in os.walk(path) for name in files):
         status = each.stat()
         if not stat.S_ISREG(status.st_mode):
             raise LoadError(f"{each}: is not a regular file; put the file itself there")
@@ -96,9 +97,8 @@ def _check_operations(meta_graph: tf.MetaGraphDef, closure: Closure, run: list[t
         raise LoadError(f"its graph runs {size} operations, more than {MAX_NODES}; nothing of it was run. {_REMEDY}")
     refused = closure.refused(run) | closure.refused(closure.of_nodes(run_by_loading(meta_graph)), RESTORE - LOOPS)
     if refused:
-        names = ", ".join(repr(name[:MAX_NAME_CHARS]) for name in list(refused)[:MAX_NAMED_OPERATIONS])
-        more = f" and {len(refused) - MAX_NAMED_OPERATIONS} more" if len(refused) > MAX_NAMED_OPERATIONS else ""
-        raise LoadError(f"its graph runs {names}{more}, which an actor does not need; nothing of it was run. {_REMEDY}")
+        named = names.listed([repr(name[:MAX_NAME_CHARS]) for name in refused], MAX_NAMED_OPERATIONS)
+        raise LoadError(f"its graph runs {named}, which an actor does not need; nothing of it was run. {_REMEDY}")
 
 
 def _check_variables(

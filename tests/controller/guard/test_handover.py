@@ -1,6 +1,8 @@
 """Handover plans: encoding, and clearing a junction with them."""
 
+import contextlib
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,20 +19,16 @@ from tests.conftest import GRID
 SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
 
 
-class OneSignal:
+def one_signal(signal, times):
     """The part of an Intersection that handover plans are made from."""
-
-    def __init__(self, signal, times):
-        self.safeties = [SignalSafety(signal, times, [])]
-        off = FallbackPlan(OFF_PROGRAM, is_synchronised=False)
-        self.plans = [
-            FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), {"off": off})
-        ]
+    plans = {"off": FallbackPlan(OFF_PROGRAM, is_synchronised=False)}
+    schedule = FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), plans)
+    return SimpleNamespace(safeties=[SignalSafety(signal, times, [])], plans=[schedule])
 
 
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_handover_plan_survives_encoding(name):
-    x = OneSignal(SIGNALS[name], SafetyTimes(3, 5, 0.5, max_red_s=90, red_by_path=True))
+    x = one_signal(SIGNALS[name], SafetyTimes(3, 5, 0.5, max_red_s=90, red_by_path=True))
     (handover,) = decode(encode(handovers_of([x])))
     assert (handover.signal, handover.times, handover.plans) == (name, x.safeties[0].times, x.plans[0])
     safety = handover.safety()
@@ -40,7 +38,7 @@ def test_handover_plan_survives_encoding(name):
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_guard_clears_by_yellow_and_red_before_the_plan(name):
     signal = SIGNALS[name]
-    (handover,) = decode(encode(handovers_of([OneSignal(signal, SafetyTimes(3, 5, 2))])))
+    (handover,) = decode(encode(handovers_of([one_signal(signal, SafetyTimes(3, 5, 2))])))
     for phase in signal.plan.greens:
         safety = handover.safety()
         green = signal.plan.phases[phase].state
@@ -51,19 +49,13 @@ def test_guard_clears_by_yellow_and_red_before_the_plan(name):
             if isinstance(command, PermittedRelease):
                 break
             shown.append(command.state)
-        yellow = "".join("y" if c in "Gg" else c for c in green)
-        assert shown == [green] * 5 + [yellow] * 3 + ["r" * len(green)] * 2
+        assert shown == [green] * 5 + ["".join("y" if c in "Gg" else c for c in green)] * 3 + ["r" * len(green)] * 2
 
 
-@given(st.one_of(st.binary(max_size=60), st.just(b"[{}]"), st.just(b"[1]"), st.just(b'{"a": 1}')))
+@given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[{}]", b"[1]", b'{"a": 1}', b"[" * 100_000])))
 def test_malformed_handover_plans_are_refused(content):
-    if content in (b"[]", b"{}"):
-        return
-    try:
-        decoded = decode(content)
-    except MalformedHandover:
-        return
-    assert decoded == []
+    with contextlib.suppress(MalformedHandover):
+        assert decode(content) == []
 
 
 def replaced(value, number, by):
@@ -81,14 +73,6 @@ def replaced(value, number, by):
 
 @given(st.integers(0, 200), st.sampled_from([[], {}, None, 5, -1.5, "x", True, [[]], [None], {"a": []}]))
 def test_handover_plan_with_a_wrong_part_is_read_or_refused(number, by):
-    plan = json.loads(encode(handovers_of([OneSignal(SIGNALS[min(SIGNALS)], SafetyTimes(3, 5, 0.5))])))
-    content, _ = replaced(plan, number, by)
-    try:
-        decode(json.dumps(content).encode())
-    except MalformedHandover:
-        return
-
-
-def test_deeply_nested_handover_plan_is_refused():
-    with pytest.raises(MalformedHandover):
-        decode(b"[" * 100_000)
+    plan = json.loads(encode(handovers_of([one_signal(SIGNALS[min(SIGNALS)], SafetyTimes(3, 5, 0.5))])))
+    with contextlib.suppress(MalformedHandover):
+        decode(json.dumps(replaced(plan, number, by)[0]).encode())

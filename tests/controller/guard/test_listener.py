@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from city.errors import InputError
 from controller.guard.listener import Listener
 from controller.sumo import wire
 
@@ -34,6 +35,11 @@ def test_connection_that_does_not_look_like_traci_is_closed(listener, content):
 
 def test_accept_without_a_client_returns_none(listener):
     assert listener.accept(0.0) is None
+
+
+def test_port_in_use_is_an_input_error(listener):
+    with pytest.raises(InputError, match=rf"--port {listener.port}: cannot listen on it .*; choose another port"):
+        Listener(listener.port, None)
 
 
 def test_client_that_is_gone_before_accept_is_none(listener):

@@ -164,15 +164,6 @@ def test_client_that_is_gone_before_accept_does_not_end_the_relay():
         assert messages(controller, 1)
 
 
-def test_end_of_sumo_ends_the_relay():
-    with relay(answers=False) as (made, controller, _, _, end):
-        controller.sendall(STEP)
-        end.recv(100)
-        end.close()
-        assert made.test_end() == [End.SUMO_GONE]
-        assert controller.recv(1) == b""
-
-
 def test_controller_gets_the_reason_for_the_end_of_sumo():
     with relay(answers=False, sumo_error=lambda: "Error: no route") as (made, controller, _, _, end):
         stream = MessageStream(controller, StderrReader(None), Interrupts())

@@ -11,6 +11,5 @@ def operated():
 
 @pytest.fixture
 def client(operated):
-    """A client of its control API, whose commands are applied."""
     with operated.client() as client:
         yield client

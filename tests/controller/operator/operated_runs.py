@@ -78,7 +78,6 @@ def contracts(tls=TLS):
 
 @contextlib.contextmanager
 def applying(queue, loop):
-    """Apply commands in a thread, as the decision loop does between two steps."""
     ended = threading.Event()
 
     def run():
@@ -125,6 +124,5 @@ class OperatedRun:
 
     @contextlib.contextmanager
     def client(self):
-        """A client of the served API, whose commands are applied."""
         with self.applying(), self.served() as address, ControlClient(address) as client:
             yield client

@@ -1,7 +1,6 @@
 """The control API over real gRPC: commands, watchers, malformed input, certificates."""
 
 import gc
-import socket
 import stat
 import tempfile
 import time
@@ -16,7 +15,6 @@ from controller.guard import files
 from controller.operator import control_rpcs, operator_token, service
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
-from controller.operator.control_server import ControlServer
 from controller.policies.served_contracts import ComparedContracts
 from protos import control_pb2 as pb
 from serving.client import Tls
@@ -28,7 +26,6 @@ from tests.serving.certificates import pair
 
 
 def token_metadata():
-    """The metadata of a call."""
     return ((operator_token.HEADER, operator_token.credentials(operator_token.kept().value)),)
 
 
@@ -80,8 +77,7 @@ def test_malformed_bytes_are_an_invalid_argument(method, operated):
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
         stub = (channel.unary_stream if method == "WatchDecisions" else channel.unary_unary)(f"/{SERVICE}/{method}")
         with pytest.raises(grpc.RpcError) as raised:
-            answer = stub(b"\x0a\xff\xff", timeout=5, metadata=token_metadata())
-            list(answer)
+            list(stub(b"\x0a\xff\xff", timeout=5, metadata=token_metadata()))
         assert (
             raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             and "greenserve.control.v1" in raised.value.details()
@@ -138,8 +134,7 @@ def test_a_pinned_version_is_checked_before_it_is_queued():
 
 
 def test_without_models_there_is_nothing_to_pin_or_reload():
-    operated = OperatedRun(policy="max-pressure")
-    with operated.client() as client:
+    with OperatedRun(policy="max-pressure").client() as client:
         for method, request in (
             ("PinModel", pb.PinModelRequest(tl="SA101", version="3")),
             ("ReloadContracts", pb.ReloadContractsRequest()),
@@ -159,8 +154,9 @@ def test_reload_reports_what_changed_and_is_recorded():
 def test_alarms_are_listed_and_acknowledged(operated):
     operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
     with operated.client() as client:
-        request = pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
-        (alarm,) = client.call("AcknowledgeAlarm", request).alarms
+        (alarm,) = client.call(
+            "AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
+        ).alarms
         assert alarm.acknowledged_by == "ann" and alarm.runbook.endswith("#greenservemonitoralarm") and alarm.is_active
         operated.alarms.add(event(1000))
         assert not client.call("ListAlarms", pb.ListAlarmsRequest()).alarms
@@ -202,7 +198,7 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address, options) as channel:
         stalled = channel.unary_stream(f"/{SERVICE}/WatchDecisions")
         call = stalled(pb.WatchDecisionsRequest().SerializeToString(), metadata=token_metadata())
-        slowest_s, end_s, second = 0.0, time.monotonic() + 3.0, 0
+        slowest_s, end_s, second = 0.0, time.monotonic() + 1.5, 0
         while time.monotonic() < end_s:
             second += 1
             begin_s = time.monotonic()
@@ -210,7 +206,7 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
             slowest_s = max(slowest_s, time.monotonic() - begin_s)
             time.sleep(0.01)
         assert slowest_s < 0.5
-        assert second > 40 and len(built) < 8, (second, len(built))
+        assert second > 20 and len(built) < 8, (second, len(built))
         with ControlClient(address) as client:
             client.call("Pause", pb.PauseRequest(author="ann"))
         call.cancel()
@@ -251,12 +247,6 @@ def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch, ope
         assert operated.pace.state.is_paused and operated.state.commands()[0].author == "an\ufffd[2Jn"
 
 
-def test_commands_of_an_ended_run_are_refused(operated, client):
-    operated.queue.close("the controller hands its signals back and ends")
-    with pytest.raises(ProgramFailed, match="hands its signals back"):
-        client.call("Resume", pb.ResumeRequest(author="ann"))
-
-
 def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
     """Modes, pins and comparisons of contracts in the same second."""
     operated = OperatedRun(pins=Pins())
@@ -290,16 +280,6 @@ def test_health_is_served_beside_the_api(operated):
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_port_in_use_is_one_line(capfd):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(
-            InputError, match=rf"127.0.0.1:{port} \(Address already in use\); choose another --control-address"
-        ):
-            ControlServer(("127.0.0.1", port), None, "")
-    assert capfd.readouterr().err == ""
-
-
 def test_another_server_is_named():
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -324,7 +304,6 @@ def frozen():
 
 
 def write_certificates(folder, authority):
-    """Write the server's files."""
     key, certificate, *_ = pair("controller", authority)
     for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
         (folder / name).write_bytes(content)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,8 +117,7 @@ def test_shared_flags_may_stand_before_the_command_too(operated, address, capsys
 
 def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(operated, address, capsys):
     operated.state.add(event(10, [decision("SA101"), decision("SA102")]))
-    timer = threading.Timer(0.5, operated.state.close)
-    timer.start()
+    threading.Timer(0.5, operated.state.close).start()
     assert ctl(address, "watch", "SA101", "--json", "--interval-s", "0.1") == 0
     captured = capsys.readouterr()
     first = json.loads(captured.out.splitlines()[0])
@@ -131,7 +131,7 @@ def test_watch_shows_the_table_again(operated, address, capsys):
 
 
 def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, address, capsys, monkeypatch):
-    answers = iter([ControlClient.call, no_answer])
+    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
     threading.Timer(0.5, operated.state.close).start()
     operated.state.add(event(10, [decision("SA101")]))
@@ -140,7 +140,7 @@ def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, ad
 
 
 def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated, address, capsys, monkeypatch):
-    answers = iter([ControlClient.call, no_answer])
+    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
     operated.state.add(event(10, [decision("SA101")]))
     threading.Timer(0.5, operated.state.add, [event(11, [decision("SA101")])]).start()
@@ -148,8 +148,11 @@ def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated
     assert "no answer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("arguments", [["watch"], ["watch", "--json"], ["pause"]], ids=" ".join)
+# both signals are handled alike: tests/city/test_interrupts.py
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [(signal.SIGINT, ["watch"]), (signal.SIGTERM, ["watch", "--json"]), (signal.SIGINT, ["pause"])],
+)
 def test_a_signal_ends_a_wait_for_the_controller_at_once(operated, number, arguments):
     """No command is applied: `pause` waits for it."""
     command = [sys.executable, "-m", "controller.operator.ctl", *arguments, "--address"]
@@ -167,10 +170,6 @@ def test_a_signal_ends_a_wait_for_the_controller_at_once(operated, number, argum
         finally:
             ctl.kill()
         assert ctl.stderr.read() == "error: interrupted\n"
-
-
-def no_answer(*_):
-    raise ProgramFailed("no answer")
 
 
 @pytest.mark.parametrize(
@@ -225,10 +224,6 @@ def test_address_without_a_port_names_the_flag(capsys):
         "--address 'localhost' must be HOST:PORT with a port below 65536, such as 127.0.0.1:9110"
         in capsys.readouterr().err
     )
-
-
-def test_listed_tls_may_be_separated_by_commas(address, capsys):
-    assert [tl["tl"] for tl in printed(capsys, address, "tls", "SA101,SA103")["tls"]] == ["SA101", "SA103"]
 
 
 def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(operated, address, capsys):

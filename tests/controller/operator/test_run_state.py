@@ -45,16 +45,14 @@ def test_mode_changes_have_the_second_and_the_reason(state):
 
 
 def test_an_override_is_the_reason_until_the_next_decision(state):
-    override = Override("B1", OverrideReason.MIN_GREEN, "GG", "rr")
-    state.add(event(10, [decision("SA102")], [override]))
+    state.add(event(10, [decision("SA102")], [Override("B1", OverrideReason.MIN_GREEN, "GG", "rr")]))
     assert state.state("SA102").reason == "B1: a green has not reached its min green (min_green)"
     state.add(event(15, [decision("SA102")]))
     assert state.state("SA102").reason == ""
 
 
 def test_model_and_version_are_those_of_the_newest_answer(state):
-    answered = decision("SA101")._replace(answer=Answer([0.0], 7, "city"))
-    state.add(event(10, [answered]))
+    state.add(event(10, [decision("SA101")._replace(answer=Answer([0.0], 7, "city"))]))
     assert (state.state("SA101").model, state.state("SA101").version) == ("city", 7)
 
 

@@ -24,5 +24,4 @@ class ControlledTls:
 
 
 def failed(answers):
-    """The TLs without an answer."""
     return {tl for tl, answer in answers.items() if isinstance(answer, Exception)}

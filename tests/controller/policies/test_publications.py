@@ -36,7 +36,6 @@ class Street(ControlledTls):
         closing.callback(self.fleet.updating.stop)
 
     def missing(self):
-        """The errors of the TLs without an action in one decision step."""
         return [answer for answer in self.ask().values() if isinstance(answer, Exception)]
 
 

@@ -52,8 +52,7 @@ def observations():
 @pytest.mark.parametrize("with_fleet", [False, True])
 def test_answers_carry_the_scores_of_the_actors_in_numpy(served, observations, with_fleet):
     client, fleet_has_scores = served
-    answers = ask(client, observations, with_fleet, with_scores=True)
-    for tl, found in answers.items():
+    for tl, found in ask(client, observations, with_fleet, with_scores=True).items():
         assert (found.model, found.version) == ("city" if with_fleet else tl, 1)
         if tl not in CATEGORICAL or (with_fleet and not fleet_has_scores):
             assert found.scores is None
@@ -63,21 +62,12 @@ def test_answers_carry_the_scores_of_the_actors_in_numpy(served, observations, w
         assert found.scores.argmax() == found.action.item()
 
 
-@pytest.mark.parametrize("with_fleet", [False, True])
-def test_scores_that_are_not_requested_change_no_action(served, observations, with_fleet):
-    client, _ = served
-    answers = ask(client, observations, with_fleet, with_scores=False)
-    assert all(found.scores is None for found in answers.values())
-    for tl, found in ask(client, observations, with_fleet, with_scores=True).items():
-        np.testing.assert_array_equal(answers[tl].action, found.action)
-
-
 def ask_own_model(fake, models, with_scores):
-    """The answer of SA101's own model."""
     contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
     with Client(fake.address) as client:
-        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
-        return policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+        return ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores).ask(
+            {"SA101": np.zeros(9, np.float32)}
+        )["SA101"]
 
 
 @pytest.mark.parametrize(("with_scores", "output_filter"), [(False, ["action"]), (True, [])])

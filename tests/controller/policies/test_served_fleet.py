@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,11 +15,12 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from protos import policy_pb2 as pb
-from serving.client import Client, Fleet
+from serving.client import Fleet
 from serving.embedded.config import ServerConfig
 from serving.errors import InvalidResponse, ModelNotFound, Unavailable
 from tests.controller.policies.controlled_tls import ControlledTls, failed
-from tests.serving.conftest import running
+from tests.serving.conftest import connected
+from tests.waiting import wait_until
 
 TLS = ("SA101", "SA103", "SA104", "SA108")
 
@@ -80,7 +80,6 @@ class City(ControlledTls):
         return status
 
     def changed(self, tl, change):
-        """All contracts, that of a TL changed."""
         contract = pb.PolicyContract()
         contract.CopyFrom(self.contracts[tl])
         change(contract)
@@ -89,7 +88,6 @@ class City(ControlledTls):
 
 @pytest.fixture
 def covered(city):
-    """A city whose fleet answers for all TLs."""
     city.fleet.update()
     assert city.fleet.coverage.tls == set(TLS)
     return city
@@ -98,8 +96,7 @@ def covered(city):
 @pytest.fixture
 def city(fleet_models, tmp_path):
     shutil.copytree(fleet_models, tmp_path / "models")
-    server_config = ServerConfig(tmp_path / "models", port=0, poll_s=3600)
-    with running(server_config) as server, Client(f"127.0.0.1:{server.port}", retries=0) as client:
+    with connected(ServerConfig(tmp_path / "models", port=0, poll_s=3600)) as (server, client):
         yield City(server, client, tmp_path / "models")
 
 
@@ -216,9 +213,7 @@ def test_updates_find_a_fleet_that_is_published_later(city, monkeypatch):
     fleet.updating.start()
     try:
         city.rename("../away", "city")
-        end_s = time.monotonic() + 10
-        while fleet.coverage is None and time.monotonic() < end_s:
-            time.sleep(0.01)
+        wait_until(lambda: fleet.coverage is not None)
         assert fleet.coverage.tls == set(TLS)
     finally:
         fleet.updating.stop()
@@ -238,8 +233,7 @@ def test_update_that_is_stopped_halfway_covers_nothing(city):
 
 
 def test_deadline_counts_from_the_observation(city):
-    policies = ServedPolicies(city.client, city.contracts, None, 1.0, lambda: 100.0)
-    answers = policies.ask(city.observations, 98.0)
+    answers = ServedPolicies(city.client, city.contracts, None, 1.0, lambda: 100.0).ask(city.observations, 98.0)
     assert all("deadline" in str(answer).lower() for answer in answers.values())
 
 
@@ -253,7 +247,6 @@ def test_version_replaced_under_its_number_is_not_followed(covered, caplog):
 
 
 def replace_action(monkeypatch, change):
-    """Let the fleet's answers carry another action."""
     split = Fleet.split
     monkeypatch.setattr(
         Fleet, "split", lambda self, action, observations: split(self, change(np.array(action)), observations)

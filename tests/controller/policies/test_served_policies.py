@@ -1,5 +1,7 @@
 """Answers of a model server as the controller takes them."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -51,8 +53,7 @@ class Run:
 
     def __init__(self, client, tls="a", version=None, deadline_s=0.5):
         self.now, self.client, self.tls = 0.0, client, tls
-        contracts = dict.fromkeys(tls, KC)
-        self.policies = ServedPolicies(client, contracts, version, deadline_s, lambda: self.now)
+        self.policies = ServedPolicies(client, dict.fromkeys(tls, KC), version, deadline_s, lambda: self.now)
 
     def ask(self, tls=None):
         return self.policies.ask(dict.fromkeys(tls or self.tls, X))
@@ -141,10 +142,7 @@ def test_contracts_are_requested_again_after_an_outage(error, caplog):
 
 
 def test_any_failure_becomes_an_exception_in_the_answers():
-    def broken(*_):
-        raise RuntimeError("broken")
-
-    assert isinstance(Run(FakeClient(broken)).ask()["a"], RuntimeError)
+    assert isinstance(Run(FakeClient(Mock(side_effect=RuntimeError("broken")))).ask()["a"], RuntimeError)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,6 @@ def test_hanging_model_does_not_cause_a_new_connection():
 
 
 def labelled_one(tl, version):
-    """The answer of a version; 1 is the newest and labelled."""
     return GOOD._replace(version=version if isinstance(version, int) else 1)
 
 
@@ -199,8 +196,7 @@ def test_a_pinned_tl_is_asked_by_number_and_the_others_as_before():
     run = Run(FakeClient(labelled_one, version_of_three), "ab", "stable")
     run.policies.check_pin("a", 2)
     run.policies.pin("a", 2)
-    versions = {tl: answer.version for tl, answer in run.ask().items()}
-    assert versions == {"a": 2, "b": 1} == run.policies.model_numbers
+    assert {tl: answer.version for tl, answer in run.ask().items()} == {"a": 2, "b": 1} == run.policies.model_numbers
     run.policies.pin("a", None)
     assert run.ask("a")["a"].version == 1
 

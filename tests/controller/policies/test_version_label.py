@@ -20,7 +20,6 @@ TLS = ("SA101", "SA104")
 
 @pytest.fixture
 def models(grid_models, tmp_path):
-    """Two TLs, both with a second version."""
     folder = tmp_path / "models"
     for tl in TLS:
         shutil.copytree(grid_models / tl / "1", folder / tl / "1")
@@ -36,7 +35,6 @@ class City:
         self.service = model_service_pb2_grpc.ModelServiceStub(grpc.insecure_channel(f"127.0.0.1:{server.port}"))
 
     def configure(self, *flags):
-        """Load what `greenserve serve config` writes."""
         out = self.models.parent / "config"
         mounted = ("--models-dir", str(self.models), "--mounted-at", str(self.models), "--out", str(out))
         loaded = [] if "--latest" in flags else ["--loaded"]
@@ -87,8 +85,7 @@ def test_moved_label_is_followed_by_a_running_controller(city):
 
 def test_fleet_of_the_labelled_versions_answers(city):
     """The fleet was made from version 2; `stable` is version 1 of the TLs' own models."""
-    flags = ("--tl", ",".join(TLS), "--models-dir", str(city.models))
-    assert export(["fleet", "city", *flags]) == 0
+    assert export(["fleet", "city", "--tl", ",".join(TLS), "--models-dir", str(city.models)]) == 0
     city.configure("--all-models", "--model", "SA101=1,2", "--model", "SA104=1,2")
     assert city.ask("stable", "city") == ({"SA101": 1, "SA104": 1}, 0), "it is not asked: it holds the canaries"
     city.configure("--all-models")

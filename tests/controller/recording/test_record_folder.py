@@ -18,7 +18,6 @@ def name(number, run="a1b2c3"):
 
 
 def write(path, size):
-    """A record's file, filled up to a size."""
     stream = io.BytesIO()
     RecordWriter(stream, record.City(run="a1b2c3"), {}, BEGIN_NS)
     path.write_bytes(stream.getvalue().ljust(size, b"\0"))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from records.record_reader import RecordReader
 from records.recorded_run import RecordedRun
 from records.replay import Replay
 from signals.policy import Answer
+from tests.controller.decision_events import Events
 from tests.records.replayed_city import read, run_city
 from tests.serving.gates import until
 
@@ -45,26 +47,20 @@ class ControlledRun(NamedTuple):
         return [replace(event, monotonic_s=begin_s + k * interval_s) for k, event in enumerate(self.events)]
 
 
-class Snapshots:
-    """Keeps the events of a run."""
-
-    def __init__(self):
-        self.events = []
+class Snapshots(Events):
+    """The events of a run, each with the state of its step."""
 
     def add(self, event):
         # only the loop of now can give the state of now
         state = copy.deepcopy(event.state()) if event.state is not None else None
-        self.events.append(replace(snapshot(event), state=None if state is None else lambda: state))
-
-    def close(self):
-        pass
+        self.append(replace(snapshot(event), state=None if state is None else lambda: state))
 
 
 @pytest.fixture(scope="module")
 def controlled(grid_city):
     snapshots = Snapshots()
     run = run_city(grid_city, 150, "--seed", "1", subscribe=lambda run: [snapshots], releases_until_s=None)
-    return ControlledRun(run, snapshots.events)
+    return ControlledRun(run, snapshots)
 
 
 @pytest.fixture
@@ -92,12 +88,10 @@ def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, waits=Fa
 
 
 def value(metric):
-    """The value of a counter or a gauge."""
     return metric.collect()[0].samples[0].value
 
 
 def the_warning(caplog):
-    """The one warning or error of a run."""
     (line,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     return line
 
@@ -185,9 +179,7 @@ def test_state_is_recorded_from_time_to_time(controlled, metrics, tmp_path, monk
 
 
 def test_state_that_cannot_be_saved_is_one_warning_and_ends_no_record(controlled, metrics, tmp_path, caplog):
-    def fails():
-        raise TypeError("a dialect of the user's own")
-
+    fails = Mock(side_effect=TypeError("a dialect of the user's own"))
     events = [replace(event, state=fails) for event in controlled.paced(300.0)]
     paths = record(tmp_path, controlled.run, events, metrics)
     assert sum(len(read(path)[1]) for path in paths) == len(events) and len(paths) > 3
@@ -232,8 +224,6 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
 
 
 class WatchedStream:
-    """A stream whose writes go through a function."""
-
     def __init__(self, stream, write):
         self._stream, self._write = stream, write
 
@@ -356,7 +346,6 @@ def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, 
 
 
 def opened(descriptor):
-    """The path of an open file."""
     return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 

@@ -23,7 +23,6 @@ def quick_polls(monkeypatch):
 
 @pytest.fixture(params=OPENERS)
 def connection(request):
-    """A connection to the sample city's SUMO, in each way."""
     made = request.param(OPTIONS)
     yield made
     made.close()
@@ -31,7 +30,6 @@ def connection(request):
 
 @pytest.fixture
 def busy(connection):
-    """A connection at second 90 that tracks no lanes."""
     connection.track({}, [], {})
     connection.read(())
     connection.advance(90.0)

@@ -1,6 +1,7 @@
 """Vehicles on detectors are read alike over every connection, from the real SUMO."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,9 +77,7 @@ def test_nothing_is_read_without_detectors(opened):
 
 
 def test_detector_with_an_unknown_function_is_refused():
-    class Connection:
-        def detector_parameters(self, keys):
-            return {"x": ("A0", "Presense", "a_0"), "of the user": ("", "", "")}
-
+    parameters = {"x": ("A0", "Presense", "a_0"), "of the user": ("", "", "")}
+    connection = SimpleNamespace(detector_parameters=lambda keys: parameters)
     with pytest.raises(InputError, match=r"inductionLoop x is malformed .*'Presense'.*greenserve detectors"):
-        track_detectors(Connection(), SIGNALS, 1.0)
+        track_detectors(connection, SIGNALS, 1.0)

@@ -56,8 +56,7 @@ def test_answers_are_whole_although_their_bytes_arrive_one_by_one():
     with ours, sumo:
         for k in range(len(stream)):
             sumo.sendall(stream[k : k + 1])
-        messages = MessageStream(ours, StderrReader(None), Interrupts())
-        assert list(messages.answers(3)) == [b"first", b"", b"third"]
+        assert list(MessageStream(ours, StderrReader(None), Interrupts()).answers(3)) == [b"first", b"", b"third"]
 
 
 def test_end_reads_every_answer_until_sumo_closes(ends):
@@ -102,8 +101,7 @@ def test_end_waits_for_a_silent_sumo_until_quit_is_requested(sockets, quick_poll
     ours, sumo = sockets
     requests = Requests(aborts=True, quits_after=50)
     clock = itertools.count(0, 1000)  # 1000 s of silence between two checks
-    messages = MessageStream(ours, StderrReader(None), requests.interrupts(), lambda: next(clock))
-    assert not messages.end(b"last")
+    assert not MessageStream(ours, StderrReader(None), requests.interrupts(), lambda: next(clock)).end(b"last")
     assert requests.checks == 50, "neither an abort nor any time of silence ends the wait"
     assert "leaving now would end the simulation for its other clients" in caplog.text
     assert sumo.recv(100) == b"last" and sumo.recv(100) == b""
@@ -128,8 +126,7 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(sockets, quick_po
             theirs.sendall(wire.message([b"answer"]))
         return now
 
-    messages = MessageStream(ours, StderrReader(None), Interrupts(), clock)
-    assert list(messages.answers(1)) == [b"answer"]
+    assert list(MessageStream(ours, StderrReader(None), Interrupts(), clock).answers(1)) == [b"answer"]
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(":")[0] for line in lines] == [
         "SUMO has been silent for 30 s",
@@ -138,16 +135,12 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(sockets, quick_po
     assert "half-open" in lines[0]
 
 
-def test_a_closed_connection_is_noticed_without_a_request(ends):
+def test_a_closed_connection_is_noticed_without_a_request_and_bytes_that_have_arrived_stay(ends):
     messages, sumo = ends
     messages.check_open()
-    sumo.close()
-    with pytest.raises(SumoConnectionLost, match="SUMO has closed the connection"):
-        messages.check_open()
-
-
-def test_bytes_that_have_arrived_stay_for_the_next_answer(ends):
-    messages, sumo = ends
     sumo.sendall(wire.message([b"answer"]))
     messages.check_open()
     assert list(messages.answers(1)) == [b"answer"]
+    sumo.close()
+    with pytest.raises(SumoConnectionLost, match="SUMO has closed the connection"):
+        messages.check_open()

@@ -29,8 +29,7 @@ def ends(sockets):
 
 def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyType({})):
     """A connection over a socket that reads one TL."""
-    interrupts = Interrupts(abort_requested)
-    connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), interrupts)
+    connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), Interrupts(abort_requested))
     connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of)
     return connection
 
@@ -97,7 +96,6 @@ VEHICLES = [("a", (30.0, 2.0, 0.0)), ("b", (9.5, 0.0, 7.0)), ("c", (1.0, 13.9, 0
 
 @pytest.fixture
 def vehicle_ends(sockets):
-    """As `ends`; the connection reads single vehicles of three lanes."""
     return tracking(sockets[0], vehicle_lanes_of={"TL": list(IDS_OF)}), sockets[1]
 
 
@@ -317,8 +315,7 @@ def test_abandoned_link_with_states_due_is_closed(ends, has_sumo):
 def test_unguarded_close_waits_for_a_silent_sumo_until_quit_is_requested(sockets, quick_polls, aborts):
     ours, sumo = sockets
     requests = Requests(aborts, quits_after=50)
-    api = SimpleNamespace(_socket=ours)
-    TraciConnection(api, None, StderrReader(None), requests.interrupts()).close()
+    TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), requests.interrupts()).close()
     assert requests.checks == 50 and sumo.recv(100) == CLOSE
 
 

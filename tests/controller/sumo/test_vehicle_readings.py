@@ -55,8 +55,7 @@ def test_vehicles_equal_those_that_sumo_reports_one_by_one(connection):
     )
     assert {len(vehicle) for vehicle in LONG_IDS[:4]} == {150}
     lane = by_vehicle["A0"][0]
-    edge = lane.rpartition("_")[0]
-    api.route.add("there", [edge])
+    api.route.add("there", [lane.rpartition("_")[0]])
     for vehicle in LONG_IDS:
         api.vehicle.add(vehicle, "there", departLane=lane[-1], departSpeed="0")
     most_bytes, teleports, long_ids = 0, 0, set()

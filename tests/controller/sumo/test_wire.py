@@ -14,6 +14,7 @@ from controller.sumo import wire
 from controller.sumo.wire import CommandRejected, MalformedMessage, NumericGetters, Reader
 from tests.controller.sumo.traci_answers import (
     ids_answer,
+    near_answer,
     numbers_answer,
     sized,
     state_answer,
@@ -65,8 +66,7 @@ def test_huge_list_length_raises_before_allocation():
 
 
 def test_long_commands_use_the_long_length():
-    text = "G" * 400
-    made = wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "A", text)
+    made = wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "A", "G" * 400)
     assert made[0] == 0 and struct.unpack("!i", made[1:5])[0] == len(made)
     whole = wire.message([made, wire.step(7.5)])
     assert struct.unpack("!i", whole[:4])[0] == len(whole)
@@ -134,3 +134,15 @@ def test_splitter_yields_whole_messages_however_they_are_split(contents, cuts):
 def test_message_size_below_four_raises(size):
     with pytest.raises(wire.MalformedMessage):
         list(wire.MessageSplitter().feed(struct.pack("!i", size) + b"more"))
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), *[st.floats(allow_nan=False)] * 4), max_size=8))
+def test_vehicles_near_a_junction_are_decoded(vehicles):
+    assert wire.decode_vehicles_near(near_answer("B1", vehicles), "B1").tolist() == [
+        list(values) for _, *values in vehicles
+    ]
+
+
+def test_another_count_of_vehicles_is_refused():
+    with pytest.raises(MalformedMessage, match="1 vehicles"):
+        wire.decode_vehicles_near(near_answer("B1", [("a", 1, 2, 3, 4)], count=2), "B1")

@@ -23,7 +23,6 @@ TLS = [f"SA{number}" for number in range(101, 131)]
 
 
 def run_of(counters, has_policy=True):
-    """A decision loop at second 600."""
     x = SimpleNamespace(control_name="POLICY", has_policy=has_policy)
     return SimpleNamespace(now=600.0, counters=counters, intersections=dict.fromkeys(TLS, x))
 
@@ -47,8 +46,7 @@ def test_outage_writes_one_line_per_kind_of_mode_change(run_log, metrics, caplog
     reason = "Unavailable: no server"
     held = [decision(tl, reason, ControlMode.POLICY, ControlMode.HOLD) for tl in TLS[:25]]
     fallen_back = [decision(tl, reason, ControlMode.HOLD, ControlMode.FALLBACK) for tl in TLS[25:27]]
-    returned = decision(TLS[27], "", ControlMode.RECOVERING, ControlMode.POLICY)
-    run_log.add(event(60.0, [*held, *fallen_back, returned]))
+    run_log.add(event(60.0, [*held, *fallen_back, decision(TLS[27], "", ControlMode.RECOVERING, ControlMode.POLICY)]))
     run_log.add(event(65.0))
     assert lines(caplog) == [
         f"25 TLs: {', '.join(TLS[:10])} and 15 more at 60: POLICY -> HOLD (Unavailable: no server)",
@@ -80,10 +78,9 @@ def test_unexpected_states_are_counted_by_signal(run_log, metrics):
         Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state") for signal in ("A0", "A0", "B1")
     ]
     run_log.add(event(5.0, alarms=[*unexpected, Alarm("A0", MonitorRule.CONFLICT, 5.0, "foes")]))
-    counts = {
+    assert {
         s: metrics.registry.get_sample_value("controller_unexpected_states_total", {"signal": s}) for s in ("A0", "B1")
-    }
-    assert counts == {"A0": 2, "B1": 1}
+    } == {"A0": 2, "B1": 1}
 
 
 def test_rejected_commands_are_counted_and_logged(run_log, metrics, caplog):

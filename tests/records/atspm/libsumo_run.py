@@ -18,8 +18,6 @@ OPTIONS = ("--scale", "1.3", "--seed", "7")
 
 @dataclass
 class Readings:
-    """The readings of libsumo."""
-
     seconds: int
     states: dict[str, list[str]] = field(default_factory=dict)
     """By signal, the state shown in each second."""
@@ -82,7 +80,6 @@ def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[
 
 
 def period(readings: Readings) -> AnalysisPeriod:
-    """The period of a run."""
     signals = []
     for signal, states in readings.states.items():
         changes = [k for k, state in enumerate(states) if not k or state != states[k - 1]]

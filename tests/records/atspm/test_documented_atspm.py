@@ -15,7 +15,6 @@ PAGE = (ROOT / "docs" / "atspm.md").read_text()
 
 
 def block(language):
-    """The page's first block of a language."""
     return re.search(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)[1]
 
 
@@ -44,6 +43,5 @@ def test_example_in_python_writes_the_files(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("device 1, signal A0, phase ")
     named = re.findall(r"^\| `([\w.-]+)` \| .* \| .* \|$", PAGE[: PAGE.index("## Detectors")], re.M)
-    written = {re.sub(r"-\d+", "-N", path.name) for path in (tmp_path / "atspm").iterdir()}
-    assert written == set(named)
+    assert {re.sub(r"-\d+", "-N", path.name) for path in (tmp_path / "atspm").iterdir()} == set(named)
     assert "Phase Termination" in (tmp_path / "page.html").read_text()

@@ -25,13 +25,8 @@ from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedC
 
 
 @pytest.fixture(scope="module")
-def path(recorded_city, tmp_path_factory):
-    return recorded_city.write(tmp_path_factory.mktemp("record") / "whole.mcap")
-
-
-@pytest.fixture(scope="module")
-def recorded(path):
-    return from_record.read(open_files([path]), Selection(vehicles_s=SECONDS))
+def recorded(whole):
+    return from_record.read(open_files([whole]), Selection(vehicles_s=SECONDS))
 
 
 def signal_of(recorded_city, tl):
@@ -50,7 +45,6 @@ def history_of(recorded, signal):
 
 
 def at(changes, time_s):
-    """The change that counts at a time."""
     return changes[bisect_right([change.begin_s for change in changes], time_s) - 1]
 
 
@@ -89,8 +83,7 @@ def test_green_that_reached_its_maximum_is_a_max_out(recorded_city, recorded):
         for override in states.overrides
         if override.reason == record.TlStep.MAX_GREEN
     }
-    found = {(own.signal, time_s) for own in recorded.period.signals for time_s in own.green_ends}
-    assert found == expected
+    assert {(own.signal, time_s) for own in recorded.period.signals for time_s in own.green_ends} == expected
     assert {cause for own in recorded.period.signals for cause in own.green_ends.values()} <= {MAX_OUT}
 
 
@@ -106,8 +99,7 @@ def test_queues_are_the_halting_vehicles_of_a_phase(recorded_city, recorded):
         due = [index[k] for k in step.due]
         if tl not in due:
             continue
-        names = lanes.rows_of(due)[0]
-        halting = dict(zip(names, step.readings.halting, strict=True))
+        halting = dict(zip(lanes.rows_of(due)[0], step.readings.halting, strict=True))
         for phase, by_time in found.items():
             own = [lane for lane, number in recorded.phases[signal].phase_of_lane.items() if number == phase]
             reading = by_time[step.at_s]
@@ -128,6 +120,21 @@ def test_vehicles_of_dialect_street_are_kept(recorded_city, recorded):
     assert not recorded.readings[signal_of(recorded_city, "SA101")].vehicles
 
 
+def test_vehicles_are_kept_of_the_time_with_the_most_of_them(recorded_city, path, recorded):
+    window_s = 60.0
+    signal = signal_of(recorded_city, STREET_TL)
+    everything, found = recorded.readings[signal], from_record.read(open_files([path]), Selection(vehicles_s=window_s))
+    kept = found.readings[signal]
+    times = [vehicle.time_s for vehicle in everything.vehicles]
+    counts = [
+        sum(end_s - window_s < time_s <= end_s for time_s in times) for end_s in sorted(everything.vehicle_times_s)
+    ]
+    assert len(kept.vehicles) == max(counts) > counts[0] and kept.vehicle_times_s[0] > window_s
+    assert kept.vehicle_times_s[-1] - kept.vehicle_times_s[0] < window_s
+    assert kept.vehicles == [each for each in everything.vehicles if each.time_s in set(kept.vehicle_times_s)]
+    assert kept.lanes == everything.lanes
+
+
 def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(recorded_city, recorded):
     signal = signal_of(recorded_city, STREET_TL)
     length_m = recorded_city.start.street.lane_length_m
@@ -145,14 +152,14 @@ def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(re
     assert any("Edie" in note for note in recorded.notes)
 
 
-def test_second_0_is_midnight_unless_it_is_given(recorded_city, path, recorded):
+def test_second_0_is_midnight_unless_it_is_given(recorded_city, whole, recorded):
     assert recorded.period.zero == datetime(2026, 9, 21)
     zero = datetime(2026, 3, 2, 7)
-    assert from_record.read(open_files([path]), Selection(zero=zero)).period.zero == zero
+    assert from_record.read(open_files([whole]), Selection(zero=zero)).period.zero == zero
 
 
-def test_time_and_tls_are_chosen(recorded_city, path, recorded):
-    chosen = from_record.read(open_files([path]), Selection(frozenset({"SA101"}), 60, 120))
+def test_time_and_tls_are_chosen(recorded_city, whole, recorded):
+    chosen = from_record.read(open_files([whole]), Selection(frozenset({"SA101"}), 60, 120))
     assert (chosen.period.begin_s, chosen.period.end_s) == (60, 120)
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
@@ -163,9 +170,9 @@ def test_time_and_tls_are_chosen(recorded_city, path, recorded):
     assert all(60 <= each.time_s <= 120 for lane in chosen.readings[signal].lanes.values() for each in lane)
 
 
-def test_time_without_a_state_is_refused(path):
+def test_time_without_a_state_is_refused(whole):
     with pytest.raises(InputError, match=r"whole\.mcap: has no shown state"):
-        from_record.read(open_files([path]), Selection(from_s=5000))
+        from_record.read(open_files([whole]), Selection(from_s=5000))
 
 
 def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
@@ -191,13 +198,13 @@ def test_driver_is_not_control_mode_policy(recorded_city, tmp_path):
     assert any(note.startswith("max-pressure drove") for note in found.notes)
 
 
-def test_phase_numbers_of_city_toml_count(path, tmp_path):
+def test_phase_numbers_of_city_toml_count(whole, tmp_path):
     city = tmp_path / "city.toml"
     city.write_text(
         f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
         'phases = { "A1A0.70.00:left" = 11 }\n'
     )
-    found = from_record.read(open_files([path]), Selection(city=config.load(city)))
+    found = from_record.read(open_files([whole]), Selection(city=config.load(city)))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 

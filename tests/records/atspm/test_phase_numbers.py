@@ -151,8 +151,7 @@ def test_a_drawn_crossroads_walks_beside_its_vehicles(crossroads):
     assert set(phases) == set(range(1, 9))
     assert phases[2].description.startswith("WJ east through") and phases[6].description.startswith("EJ west through")
     # crossings lead over the legs in the north, east and south: the last is on the right of the vehicles to the east
-    walks = {number: len(phase.walk_links) for number, phase in phases.items() if phase.walk_links}
-    assert walks == {2: 1, 6: 2, 8: 1}
+    assert {number: len(phase.walk_links) for number, phase in phases.items() if phase.walk_links} == {2: 1, 6: 2, 8: 1}
 
 
 def test_every_signal_of_a_network_has_phases(grid_city, grid_street):
@@ -178,8 +177,7 @@ def test_city_toml_states_numbers_by_road(tmp_path, grid_street):
 
 @pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
 def test_real_junctions_have_phases(shared, name):
-    street = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
-    for signal in street.signals.values():
+    for signal in network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg").signals.values():
         phases = number_phases(signal)
         assert {2, 6} <= {phase.number for phase in phases.phases}
         assert phases.phase_of_lane.keys() == set(signal.lanes)

@@ -122,8 +122,7 @@ class Drawing:
     def is_inside(self):
         """True if marks lie inside of the axes, and all other data in elements that cut it there."""
         frame = {"x": self.left - 2, "y": self.top - 2, "width": self.width + 4, "height": self.height + 4}
-        cut = list(self.root.iter(f"{SVG}svg"))[1:]
-        for element in cut:
+        for element in list(self.root.iter(f"{SVG}svg"))[1:]:
             assert {key: float(element.get(key)) for key in frame} == frame and element.get("overflow") == "hidden"
             assert element.get("viewBox").split() == [element.get(key) for key in frame]
             self.root.remove(element)
@@ -203,10 +202,10 @@ def test_split_with_a_walk_is_marked():
 def test_split_fails_if_both_occupancies_reach_the_limit():
     on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 88.0, False)]
     made = view(detections=on)
-    assert split_failure.occupancy_ratios(made, 2) == [split_failure.OccupancyRatios(84.0, 25 / 26, 4 / 5)]
+    assert split_failure.occupancy_ratios(made, 2)[1:] == [split_failure.OccupancyRatios(84.0, 25 / 26, 4 / 5)]
     drawing = Drawing(split_failure.draw(made, 2), y_end=104.0)
     assert drawing.points(YELLOW) == near([(84, 0), (84, 100)])
-    assert "1 of 1" in drawing.text
+    assert "1 of 2" in drawing.text
 
 
 def test_split_fails_at_the_very_share_whatever_the_second():
@@ -219,13 +218,22 @@ def test_split_fails_at_the_very_share_whatever_the_second():
             for pair in times_s for k, time_s in enumerate(pair)
         ]  # fmt: skip
         made = view(states, end_s=begin_s + 100, begin_s=begin_s, detections=on)
-        assert [each.is_failure for each in split_failure.occupancy_ratios(made, 2)] == [True]
+        assert [each.is_failure for each in split_failure.occupancy_ratios(made, 2)] == [False, True]
+
+
+def test_split_failure_needs_no_red_before_its_green():
+    """The first green of a period counts, as for atspm; one whose 5 s of red are not over does not."""
+    on = [Detection("presence:a_0", time_s, is_on) for time_s, is_on in ((0.0, True), (30.0, False))]
+    assert split_failure.occupancy_ratios(view(STATES[:4], end_s=29.5, detections=on), 2) == [
+        split_failure.OccupancyRatios(24.0, 1.0, 1.0)
+    ]
+    assert split_failure.occupancy_ratios(view(STATES[:4], end_s=29.0, detections=on), 2) == []
 
 
 def test_split_does_not_fail_if_the_queue_clears():
     on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 86.0, False)]
     made = view(detections=on)
-    assert split_failure.occupancy_ratios(made, 2)[0].red == pytest.approx(2 / 5)
+    assert split_failure.occupancy_ratios(made, 2)[1].red == pytest.approx(2 / 5)
     assert not Drawing(split_failure.draw(made, 2)).paths(YELLOW)
 
 
@@ -241,8 +249,7 @@ def test_queue_keeps_its_length_until_the_next_reading():
 
 
 def test_delay_is_halting_vehicles_times_time():
-    readings = lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4))
-    made = view(readings=readings)
+    made = view(readings=lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4)))
     # bins of one minute: 3 vehicles for 20 s and 1 for 20 s
     assert approach_delay.delays(made, 2) == [(0.0, 80.0), (60.0, 0.0)]
     text = Drawing(approach_delay.draw(made, 2)).text
@@ -250,8 +257,7 @@ def test_delay_is_halting_vehicles_times_time():
 
 
 def test_volume_is_counted_per_hour_and_bin():
-    readings = lane_readings(0, 0, 0, 0, 0, 0, passed=(0, 1, 2, 3, 3, 3))
-    made = view(readings=readings)
+    made = view(readings=lane_readings(0, 0, 0, 0, 0, 0, passed=(0, 1, 2, 3, 3, 3)))
     assert made.volumes(2) == [(0.0, 180.0), (60.0, 0.0)]
     drawing = Drawing(approach_volume.draw(made, 2), y_end=200.0)
     assert drawing.points(RED) == near([(0, 180), (60, 180), (60, 0), (100, 0)])
@@ -287,9 +293,17 @@ def test_time_space_diagram_shows_the_time_with_the_most_arrivals():
     assert "07:32" in texts[1] and "07:02" not in texts[1]
 
 
+def test_time_space_diagram_of_single_vehicles_begins_with_them():
+    times = [2000.0, 2005.0]
+    vehicles = [VehicleReading(time_s, "a_0", 20.0 + 10 * k, 2.0) for k, time_s in enumerate(times)]
+    made = view(end_s=3600.0, readings=SignalReadings(vehicles=vehicles, vehicle_times_s=times))
+    drawing = Drawing(time_space.draw({"A": made, "B": view(end_s=3600.0)}, CORRIDOR), x_end=900.0, y_end=330.0)
+    assert "07:34" in drawing.text and "07:02" not in drawing.text
+    assert drawing.points(BLACK) == near([(0, 20), (5, 30)])
+
+
 def test_signal_lines_have_the_colours_of_their_phases():
-    found = time_space.colours(view(), 2, 0.0, 100.0)
-    assert found == [
+    assert time_space.colours(view(), 2, 0.0, 100.0) == [
         (0.0, 20.0, GREEN),
         (20.0, 24.0, YELLOW),
         (24.0, 54.0, RED),

@@ -1,6 +1,7 @@
 """Series of which only the newest items are in memory."""
 
 import errno
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -45,10 +46,7 @@ def test_an_empty_series_has_nothing_to_remove():
 
 
 def test_a_full_disk_is_one_line(monkeypatch):
-    def full(*args, **values):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(spool.pickle, "dump", full)
+    monkeypatch.setattr(spool.pickle, "dump", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with (
         Spool() as file,
         pytest.raises(InputError, match=r": No space left on device; make room there, or set TMPDIR$"),

@@ -16,7 +16,6 @@ def played(recorded_city, tmp_path_factory):
 
 
 def seconds(played):
-    """Seconds of the record, and half seconds."""
     timeline = played.page.moments.timeline
     return np.arange(timeline.first_s, timeline.last_s + 0.1, 1.5).tolist()
 
@@ -90,7 +89,6 @@ def test_vehicles_are_drawn_on_the_lanes_that_the_record_has_them_on(played):
 
 
 def distance(line, x, y):
-    """From a point to a line of points, in m."""
     begin, step = line[:-1], np.diff(line, axis=0)
     share = (((np.array([x, y]) - begin) * step).sum(1) / (step**2).sum(1)).clip(0, 1)
     return np.hypot(*(begin + share[:, None] * step - [x, y]).T).min()
@@ -122,8 +120,7 @@ def test_a_hole_is_named_and_shows_nothing_that_is_not_known(recorded_city, tmp_
     assert set(moment.shown) == {""} and not moment.halting.any() and not len(moment.vehicles.x)
     assert played.page.moments.moment(steps[29].at_s).hole == ""
     assert played.page.moments.moment(steps[60].at_s).hole == ""
-    frame = played.frame(middle)
-    assert frame.panel["city"]["hole"] == moment.hole
+    assert played.frame(middle).panel["city"]["hole"] == moment.hole
     assert "file 1 is missing before b.mcap" in played.page.overview.as_json()["missing"]
 
 
@@ -141,8 +138,6 @@ def test_malformed_readings_are_named_and_the_rest_is_shown(recorded_city, tmp_p
     changed = type(step).FromString(step.SerializeToString())
     changed.readings.halting.append(3)
     steps = [*recorded_city.steps[:number], (changed, tls, ns), *recorded_city.steps[number + 1 :]]
-    path = type(recorded_city)(recorded_city.start, steps).write(tmp_path / "changed.mcap")
-    played = Played(path)
-    moment = played.page.moments.moment(step.at_s)
-    assert any(moment.shown)
+    played = Played(type(recorded_city)(recorded_city.start, steps).write(tmp_path / "changed.mcap"))
+    assert any(played.page.moments.moment(step.at_s).shown)
     assert f"step {number} has readings of other lanes" in played.frame(step.at_s).panel["city"]["damage"]

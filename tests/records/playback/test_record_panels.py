@@ -60,8 +60,7 @@ class Live:
 def commanded():
     """(a recorded run with an operator's commands, what its page had)."""
     live = []
-    recorded = record_city(watch=lambda run: live.append(Live(run)) or live, operate=Operator())
-    return recorded, live[0]
+    return record_city(watch=lambda run: live.append(Live(run)) or live, operate=Operator()), live[0]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,6 @@ def played(commanded, tmp_path_factory):
 
 
 def added_up(parts):
-    """The lists of panels that follow one another."""
     lists = {key: [item for part in parts for item in part[key]] for key in LISTS}
     return {**lists, "sentences": [text for part in parts for text in part["sentences"]][-40:]}
 
@@ -105,7 +103,6 @@ def test_panels_of_a_record_that_follow_one_another_add_up_to_the_whole_one(play
 
 
 def by_second(band):
-    """The state of each half second."""
     return {at / 2: tuple(states) for begin, end, *states in band for at in range(int(2 * begin) + 1, int(2 * end) + 1)}
 
 

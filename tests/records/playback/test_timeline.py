@@ -100,20 +100,6 @@ def test_memory_is_bounded_by_chunks_that_are_dropped(files, monkeypatch):
     assert chunks.reads > 20
 
 
-def test_a_damaged_chunk_loses_its_own_steps_and_is_named(recorded_city, tmp_path):
-    path = recorded_city.write(tmp_path / "damaged.mcap", flush_every=5)
-    data = path.read_bytes()
-    # the first chunk has the city alone
-    chunk = mcap_bytes.chunks(data)[4]
-    path.write_bytes(mcap_bytes.flipped(data, (chunk.content + chunk.end) // 2))
-    timeline = Timeline([path])
-    numbers = [step.number for step in timeline.steps(0, 1000)]
-    with RecordReader(path) as reader:
-        assert numbers == [recorded.step.number for recorded in reader.steps()]
-    assert len(numbers) == len(recorded_city.steps) - 5
-    assert f"damaged.mcap: bytes {chunk.begin:,} to {chunk.end:,} are damaged" in str(timeline.chunks.losses)
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
 @given(data=st.data())
 def test_any_damage_is_an_input_error_or_leaves_other_steps(run, tmp_path, data):

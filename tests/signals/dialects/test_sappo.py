@@ -1,5 +1,6 @@
 """The sappo dialect: its numbers against vectors of its trainer, its sequencers second by second."""
 
+import copy
 import json
 
 import numpy as np
@@ -10,11 +11,12 @@ from city.network import ProgramPhase
 from signals import cycle_plans
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer, SappoObserver
+from signals.green_phases import GreenPhaseSequencer
 from signals.observation import PhaseState
-from tests.signals.dialects.fixed_cycle import PHASES
 from tests.signals.lane_readings import LENGTH_M, readings
 
 EPSILON = float(np.finfo(float).eps)
+PHASES = [ProgramPhase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +35,7 @@ def plan_of(*durations, low=None, high=None, offset_s=0, min_green_s=5, max_gree
 class TestObservation:
     def test_each_block_is_normalised_by_its_own_maximum(self):
         observer = SappoObserver("vd", np.array([0, 1]), LENGTH_M, (4, 8))
-        observer.observe(readings((0, 0, 0), outflow=(10, 5, 0)), None, PhaseState((0, 0), True))
-        observer.decided()
+        observer.decided(readings((0, 0, 0), outflow=(10, 5, 0)))
         # an observation without a decision: the volume keeps counting
         observer.observe(readings((0, 0, 0), outflow=(12, 5, 0)), None, PhaseState((0, 0), True))
         x = observer.observe(readings((3, 3, 0), outflow=(14, 13, 0)), None, PhaseState((3, 7), True))
@@ -49,8 +50,7 @@ class TestObservation:
 
     def test_vdd_divides_volume_by_density(self):
         observer = SappoObserver("vdd", np.array([0, 1]), LENGTH_M, (2,))
-        observer.observe(readings((0, 0, 0)), None, PhaseState((0,), True))
-        observer.decided()
+        observer.decided(readings((0, 0, 0)))
         x = observer.observe(readings((3, 3, 0), outflow=(4, 8, 0)), None, PhaseState((1,), True))
         a, b = 4 / (3 / 75 + EPSILON), 8 / (3 / 30 + EPSILON)
         assert x.tolist() == pytest.approx([1.0, b / a, 1.0])
@@ -144,14 +144,19 @@ class TestPlan:
     def test_decision_is_taken_at_the_first_step_after_the_multiple(self):
         sequencer = plan_sequencer(cycles=1)
         sequencer.enter(3, ["GGrr"])
-        taken = [now for now in range(3, 200, 2) if sequencer.decides_at(now) and sequencer.next_decision_s(now)]
+        taken = []
+        for now in range(3, 200, 2):
+            if sequencer.decides_at(now):
+                taken.append(now)
+                sequencer.note_asked(now)
         assert taken == [37, 73, 109, 145, 181]
 
     def test_answers_between_multiples_take_no_decision(self):
         sequencer = plan_sequencer(cycles=1)
         sequencer.enter(0, ["GGrr"])
         assert sequencer.decides_at(0)
-        assert sequencer.next_decision_s(38) == 72  # asked at 36 without an answer
+        sequencer.note_asked(38)  # for the moment 36, without an answer
+        assert sequencer.next_decision_s(38) == 72
         assert not sequencer.decides_at(40) and sequencer.decides_at(72)
 
     def test_next_change_is_the_next_second_with_another_phase(self):
@@ -180,3 +185,24 @@ class TestPlan:
         sequencer.apply_action(0, (1.0, 1.0) if kind == "gro" else (1.0,))
         sequencer.enter(40, ["GGrr"])
         assert phases_at(sequencer, 1, 36) == [(0,), (3,)]
+
+
+def test_asking_for_states_changes_none():
+    sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5, 1)
+    sequencer.enter(0.0, ["GGrr"], start=True)
+    sequencer.apply_action(20.0, [1])
+    before = copy.copy(sequencer.state)
+    asked = [sequencer.requested_states(now) for now in (20.0, 22.0, 23.0, 21.0)]
+    assert asked == [("yyrr",), ("rrrr",), ("rrGG",), ("yyrr",)] and sequencer.state == before
+
+
+@pytest.mark.parametrize(
+    "sequencer", [GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)]
+)
+@pytest.mark.parametrize(
+    ("now", "following"), [(100.3, 105.3), (102.3, 105.3), (103.3, 110.3), (105.5, 110.3), (1e6 + 0.3, 1e6 + 5.3)]
+)
+def test_extra_decision_returns_to_the_interval(sequencer, now, following):
+    sequencer.enter(0.3, ["GGrr"], start=True)
+    sequencer.enter(61.7, ["GGrr"])
+    assert sequencer.next_decision_s(now) == following

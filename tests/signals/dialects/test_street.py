@@ -214,8 +214,7 @@ def test_red_of_a_lane_is_that_of_its_link_that_has_waited_longest(data, links, 
     signal = pb.Signal(
         id="T", greens=states, approaches=[pb.Approach(lane_id=str(k), links=own) for k, own in enumerate(lanes)]
     )
-    found = StreetObserver(signal, {}).longest_red_s(since_s)
-    for own, red_s in zip(lanes, found, strict=True):
+    for own, red_s in zip(lanes, StreetObserver(signal, {}).longest_red_s(since_s), strict=True):
         served = [[since for green, since in zip(states, since_s, strict=True) if green[k] in "Gg"] for k in own]
         assert red_s == max((min(*since, 3600) for since in served if since), default=3600)
 

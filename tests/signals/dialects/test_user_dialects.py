@@ -1,16 +1,23 @@
-"""Dialects of a user's own: named in city.toml as module:Class, or declared by an installed distribution."""
+"""Dialects beyond the included ones: a further file, a class that city.toml names, an installed distribution's."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from city import config
+from city.config import Controller, Safety
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from greenserve.__main__ import main
 from signals import contract, dialects, user_dialects
-from signals.observation import Readings
+from signals.fallback.plan import FallbackPlan, FallbackSchedule
+from signals.intersection import Intersection
+from signals.observation import Readings, shares_of
+from signals.policy import Answer
+from signals.safety.safety_times import times_for
+from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID, ROOT
 from tests.signals.dialects import toy_counts
 
@@ -20,7 +27,6 @@ MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """No dialect of another test is known."""
     monkeypatch.setattr(dialects, "_of_cities", {})
     user_dialects.installed.cache_clear()
     yield
@@ -29,9 +35,10 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def load_city(tmp_path):
-    def load(dialect):
+    def load(dialect, settings=""):
         (tmp_path / "city.toml").write_text(
             f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "{dialect}"\n'
+            f"{settings}"
         )
         return config.load(tmp_path / "city.toml")
 
@@ -73,6 +80,62 @@ def test_class_that_city_toml_names_is_the_tls_dialect_in_every_process(load_cit
     monkeypatch.setattr(dialects, "_of_cities", {})  # as in a worker, which gets the contract from a server
     check_contracts_match_city(city, {"SA101": made})
     assert isinstance(dialects.of(made), toy_counts.Toy)
+
+
+@pytest.fixture
+def included(tmp_path, monkeypatch):
+    """The dialect toy-counts as a further file in signals/dialects."""
+    (tmp_path / "dialects").mkdir()
+    (tmp_path / "dialects" / "toy_counts.py").write_text(Path(toy_counts.__file__).read_text())
+    monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path / "dialects")])
+    yield
+    sys.modules.pop("signals.dialects.toy_counts", None)
+    vars(dialects).pop("toy_counts", None)
+
+
+def test_unknown_dialect_is_refused_with_the_known_ones(load_city):
+    known = ", ".join(dialects.included_names())
+    with pytest.raises(InputError, match=rf"\[tl.SA101\] dialect 'toy-counts' is not one of {known}"):
+        dialects.check_city_settings(load_city("toy-counts"))
+
+
+@pytest.mark.usefixtures("included")
+def test_settings_are_checked_by_the_new_dialect(load_city):
+    dialects.check_city_settings(load_city("toy-counts"))
+    with pytest.raises(InputError, match=r"city.toml: \[tl.SA101\] state is not a setting of toy-counts"):
+        dialects.check_city_settings(load_city("toy-counts", 'state = "d"'))
+
+
+@pytest.mark.usefixtures("included")
+def test_intersection_decides_with_a_dialect_that_is_one_file_more(load_city, grid_street):
+    city, signal = load_city("toy-counts"), grid_street.signals["A0"]
+    made = contract.build(city, city.tls["SA101"], grid_street)
+    check_contract_matches_network(made, grid_street)
+    dialect = dialects.of(made)
+    times = times_for(made, Safety(min_yellow_s=3, min_green_s=4), dialect.runs_plan(made))
+    lane_row = {lane: i for i, lane in enumerate(reversed(signal.lanes))}
+    length_m = np.full(len(lane_row), 100.0)
+    x = Intersection(
+        made,
+        dialect.observer(made, lane_row, length_m),
+        dialect.sequencer(made),
+        [SignalSafety(signal, times)],
+        [FallbackSchedule(FallbackPlan(signal.plan, False))],
+        Controller(),
+    )
+    phases = [phase.state for phase in signal.plan.phases]
+    first, second = (phases[k] for k in signal.plan.greens[:2])
+    x.start(0, [first])
+    vehicles = np.arange(len(lane_row), dtype=float)
+    readings = Readings(np.array([vehicles, vehicles]), vehicles, vehicles)
+    assert x.observe(readings, shares_of(readings, length_m), 0).tolist() == vehicles[::-1].tolist()
+    shown = []
+    for now in range(30):
+        if x.state.next_decision_s <= now:
+            assert x.apply_answer(Answer(np.array([phases.index(first if now < 14 else second)])), now) == ""
+        shown += [(now, command.state) for command in x.commands(now)[0]]
+    assert x.state.next_decision_s == 35
+    assert shown[0] == (0, first) and shown[-1] == (19, second), "the safety rules add yellow and red"
 
 
 def test_installed_distribution_declares_a_dialect_under_its_name(load_city, install, grid_street):

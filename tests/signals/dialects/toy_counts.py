@@ -63,7 +63,7 @@ class ToyObserver:
     def observe(self, readings, shares, phase_state):
         return readings.vehicles[self._rows].astype(np.float32)
 
-    def decided(self):
+    def decided(self, readings):
         pass
 
 
@@ -88,6 +88,9 @@ class ToySequencer:
 
     def next_change_s(self, now):
         return math.inf
+
+    def note_asked(self, now):
+        pass
 
     def next_decision_s(self, now):
         return now + 7

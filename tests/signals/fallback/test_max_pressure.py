@@ -60,7 +60,6 @@ def test_pressure_is_divided_by_the_lane_length(crossing):
 
 
 def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
-    """A queue before a lane of 1 m: the lane itself holds no vehicle."""
     lanes = [*LANES, "behind_0"]
     length_m = np.array([100.0, 100, 100, 1, 100, 100, 100, 100, 99])
     counts = np.array([2.0, 0, 0, 0, 0, 0, 0, 0, 5])

@@ -54,7 +54,6 @@ def test_a_green_is_shown_after_its_change_time(name, safety, request):
 
 @pytest.fixture(scope="module")
 def with_crossings(tmp_path_factory):
-    """Junctions of three and four roads with pedestrian crossings."""
     net = tmp_path_factory.mktemp("crossings") / "crossings.net.xml"
     options = ("--grid", "--grid.number", "2", "--grid.attach-length", "150", "--default.lanenumber", "2")
     return network.read(netgenerate(net, *options, "--sidewalks.guess", "--crossings.guess"))

@@ -66,8 +66,7 @@ def test_caches_of_states_keep_results_and_are_bounded(crossing, monkeypatch):
     states, rng = ["".join(letters) for letters in itertools.product("rs", repeat=4)], random.Random(1)
     sizes = []
     for now in range(200):
-        state = rng.choice(states)
-        shown.check_shown(safety.permit(state, now)[0].state, now, now + 1)
+        shown.check_shown(safety.permit(rng.choice(states), now)[0].state, now, now + 1)
         caches = safety.rules.violation, shown._between, shown._faults_of
         sizes.append([len(safety._transitions), *(cache.cache_info().currsize for cache in caches)])
     assert all(5 <= max(column) <= 6 for column in zip(*sizes, strict=True))

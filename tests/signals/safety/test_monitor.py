@@ -127,8 +127,7 @@ def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
 
 
 def test_max_red_is_reported_once_until_the_link_is_served(crossing):
-    greens = ("GgGr", "rrrG")
-    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), greens)
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), ("GgGr", "rrrG"))
     alarms = [alarm for t in range(400) for alarm in monitor.check_shown("GgGr", t, t + 1)]
     assert [alarm.rule for alarm in alarms] == [MonitorRule.MAX_RED_EXCEEDED] and 60 < alarms[0].at_s < 100
     served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
@@ -163,8 +162,7 @@ def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
 def test_crossing_goes_from_green_to_red_and_needs_clearance(crossing):
     safety = SignalSafety(_with(crossing, crossing_m=(0, 0, 0, 12.0)), SafetyTimes(3, 5))
     safety.start_from("rrrG", 0)
-    states = [safety.permit("Grrr", t)[0].state for t in range(30)]
-    assert states == ["rrrG"] * 5 + ["rrrr"] * 10 + ["Grrr"] * 15
+    assert [safety.permit("Grrr", t)[0].state for t in range(30)] == ["rrrG"] * 5 + ["rrrr"] * 10 + ["Grrr"] * 15
 
 
 def _with(signal, **changes):
@@ -173,22 +171,17 @@ def _with(signal, **changes):
 
 
 def requests_of(kind, phases, rng):
+    """A function from the number of a step to the requested state."""
     links = len(phases[0])
-    match kind:
-        case "phases":
-            return lambda now: rng.choice(phases)
-        case "letters":
-            return lambda now: "".join(rng.choices("rygGsuO?", k=links))
-        case "greens":
-            return lambda now: "".join(rng.choices("rgG", k=links))
-        case "flipping":
-            return lambda now: phases[now % len(phases)]
-        case "constant":
-            return lambda now: phases[0]
-        case "all green":
-            return lambda now: "G" * links if now % 2 else "r" * links
-        case "other lengths":
-            return lambda now: "G" * rng.randrange(3 * links)
+    return {
+        "phases": lambda now: rng.choice(phases),
+        "letters": lambda now: "".join(rng.choices("rygGsuO?", k=links)),
+        "greens": lambda now: "".join(rng.choices("rgG", k=links)),
+        "flipping": lambda now: phases[now % len(phases)],
+        "constant": lambda now: phases[0],
+        "all green": lambda now: "G" * links if now % 2 else "r" * links,
+        "other lengths": lambda now: "G" * rng.randrange(3 * links),
+    }[kind]
 
 
 KINDS = ("phases", "letters", "greens", "flipping", "constant", "all green", "other lengths")
@@ -246,8 +239,7 @@ def test_every_phase_of_the_programs_is_free_of_conflicts(shared):
                         phase.state,
                         rules.conflicts(phase.state),
                     )
-                    monitor = SignalMonitor(signal, LIMITS)
-                    assert monitor.check_shown(phase.state, 0, 1) == []
+                    assert SignalMonitor(signal, LIMITS).check_shown(phase.state, 0, 1) == []
     assert phases > 100 and len(paths) == 4
 
 
@@ -255,8 +247,7 @@ def test_monitor_and_safety_rules_agree_on_every_state(crossing):
     rules = SignalSafety(crossing, SafetyTimes(3, 5)).rules
     for letters in itertools.product("rygG", repeat=4):
         state = "".join(letters)
-        broken = SignalMonitor(crossing, LIMITS).check_shown(state, 0, 1)
-        assert bool(broken) == bool(rules.conflicts(state)), state
+        assert bool(SignalMonitor(crossing, LIMITS).check_shown(state, 0, 1)) == bool(rules.conflicts(state)), state
     assert np.array_equal(crossing.foes, crossing.foes.T)
 
 

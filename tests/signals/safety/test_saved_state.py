@@ -154,8 +154,7 @@ def test_link_beyond_max_red_is_not_reported_again_after_a_saved_state(crossing)
     monitor = SignalMonitor(crossing, LIMITS, GREENS)
     assert monitor.check_shown("GgGr", 0, 5) == []
     assert [alarm.rule.value for alarm in monitor.check_shown("GgGr", 5, 100)] == ["max_red_exceeded"]
-    other = resumed(monitor, SignalMonitor(crossing, LIMITS, GREENS), MonitorState)
-    assert other.check_shown("GgGr", 100, 110) == []
+    assert resumed(monitor, SignalMonitor(crossing, LIMITS, GREENS), MonitorState).check_shown("GgGr", 100, 110) == []
 
 
 def test_monitor_of_the_sample_city_saves_links_that_were_never_seen_to_change():

@@ -259,8 +259,7 @@ class TestByExample:
 
     def test_state_of_another_length_counts_as_yellow_where_it_says_nothing(self, crossing):
         for shown, colours in (("GgG", "GgGy"), ("GgGrGG", "GgGr"), ("", "yyyy")):
-            signal_safety = adopted(crossing, shown=shown)
-            assert signal_safety.shown == colours
+            assert adopted(crossing, shown=shown).shown == colours
 
     def test_handover_needs_a_cleared_junction(self, crossing):
         signal_safety = adopted(crossing)
@@ -272,8 +271,6 @@ class TestByExample:
 
 
 class TestState:
-    """What `SignalSafety` keeps between requests."""
-
     def test_signal_without_a_start_counts_as_red_and_clear(self, crossing):
         for requested, reported in (("rrrr", set()), ("GgGr", set())):
             safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2, max_red_s=60), ["GgGr", "rrrG"])
@@ -340,8 +337,7 @@ class TestState:
             path_m=(1.0, 0.0, 53.9, 1.0),
             slowest_mps=(10.0,) * 4,
         )
-        times = SafetyTimes(3, 5, all_red_s=1, red_by_path=True)
-        safety = SignalSafety(signal, times, ["GgGr", "rrrG"])
+        safety = SignalSafety(signal, SafetyTimes(3, 5, all_red_s=1, red_by_path=True), ["GgGr", "rrrG"])
         assert safety.yellow_s == [3, 3, 5, 3] and safety.clearance_s == pytest.approx([1, 10, 5, 1])
         assert (safety.clearing_s, safety.vehicle_change_s, safety.change_s) == pytest.approx((5 + 5 + 10, 10, 10))
         pedestrians = replace(signal, approach_mps=(0.0,) * 4, crossing_m=(12.0, 2.4, 6.0, 2.4), path_m=())
@@ -363,8 +359,6 @@ class TestState:
 
 
 class TestTransitions:
-    """Single steps from one state towards another."""
-
     def test_yellow_that_is_finished_is_an_override(self, crossing):
         safety = adopted(crossing)
         safety.permit("rrrr", 5)
@@ -379,8 +373,7 @@ class TestTransitions:
             ("grrg", "grrr"),
             ("rgGr", "rgGr"),
         ):
-            safety = adopted(crossing, shown="rrrr", greens=())
-            assert safety.permit(requested, 10, clearing=True)[0].state == started
+            assert adopted(crossing, shown="rrrr", greens=()).permit(requested, 10, clearing=True)[0].state == started
 
 
 FOLLOWED = foes_of((0, 4), (3, 4))

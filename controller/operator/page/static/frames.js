@@ -7,7 +7,8 @@ export function decode(buffer) {
   if (buffer.byteLength < 16 || data.getUint8(0) !== 1 || data.getUint16(2, true) !== 1) {
     throw new Error("not a frame of this version; reload the page");
   }
-  const frame = { allStates: (data.getUint8(1) & 1) === 1, sequence: data.getUint32(4, true), second: data.getFloat64(8, true) };
+  // without sections it shows that the connection lives, and a new page has no second yet
+  const frame = { isEmpty: buffer.byteLength === 16, allStates: (data.getUint8(1) & 1) === 1, sequence: data.getUint32(4, true), second: data.getFloat64(8, true) };
   for (let at = 16; at < buffer.byteLength;) {
     const kind = data.getUint8(at), size = data.getUint32(at + 4, true), begin = at + 8;
     if (begin + size > buffer.byteLength) throw new Error("a frame that ends inside a section");

@@ -2,17 +2,18 @@
 
 import { decode } from "./frames.js";
 import { StreetMap } from "./map.js";
-import { $, CityPanel, TlPanel, clock, element, modeGlyph } from "./panels.js";
+import { $, CityPanel, TlPanel, causes, clock, element, inSeconds, modeGlyph, streetTimes, swatch } from "./panels.js";
 import { Player } from "./player.js";
 
-const GOING_AWAY = 1001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
+const GOING_AWAY = 1001, RUN_FAILED = 4001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300;
+const STEP_S = 1, STEPPING_MS = 2000, SPEED_S = 10;
 
 const map = new StreetMap($("map"), $("street"), $("traffic"));
-const token = readToken();
 const shown = { sequence: -1, second: 0, hasFrame: false };
-let city = null, cityPanel = null, tlPanel = null, run = null, socket = null, retryMs = FIRST_RETRY_MS;
+let token = readToken(), city = null, cityPanel = null, tlPanel = null, run = null, socket = null, retryMs = FIRST_RETRY_MS;
 let player = null;  // of a record; null: the run is live
-let isAsked = false, isDrawing = false, heardAt = 0, isFresh = true, ended = false, frameCount = 0;
+let end = null;  // of the run: { failure }
+let isAsked = false, isDrawing = false, heardAt = 0, isFresh = true, frameCount = 0;
 const drawMs = [], steps = [], times = [];
 
 function readToken() {
@@ -27,7 +28,7 @@ function readToken() {
 // The connection
 
 async function connect() {
-  setStatus(ended ? "ended" : city ? "lost" : "connecting");
+  setStatus(end ? "ended" : city ? "lost" : "connecting");
   try {
     const response = await fetch("city.json");
     if (!response.ok) throw new Error(await response.text());
@@ -38,7 +39,7 @@ async function connect() {
     }
     open();
   } catch (error) {
-    lost(city ? `${player ? "greenserve replay" : "The controller"} does not answer. The page tries again.` : String(error.message ?? error));
+    lost(city ? `${server("The")} does not answer` : String(error.message ?? error));
   }
 }
 
@@ -51,19 +52,32 @@ function open() {
   socket.onclose = (event) => {
     socket = null;
     isAsked = false;
-    ended ||= !player && event.code === GOING_AWAY && event.reason !== "";  // the last frame may not have come
-    lost(event.reason || `The connection to ${player ? "greenserve replay" : "the controller"} is lost. The page connects again.`);
+    // the last frame may not have come
+    if (event.reason && (event.code === GOING_AWAY || event.code === RUN_FAILED)) end ??= { failure: event.code === RUN_FAILED ? event.reason : "" };
+    lost(event.reason || `The connection to ${server("the")} is lost`);
   };
 }
 
-function lost(text) {
+const server = (article) => (player ? "greenserve replay" : `${article} controller`);
+
+function lost(reason) {
   player?.pause();
-  if (ended) { setStatus("ended"); $("lost").textContent = "The run has ended. The page waits for the next one."; }
-  else { setStatus("lost"); $("lost").textContent = text; }
+  setStatus(end ? "ended" : "lost");
+  const again = "The page connects again by itself.";
+  const text = end ? `${player ? "greenserve replay" : "The run"} has ended${end.failure && `: ${streetTimes(end.failure)}`}. ${again}`
+    : city ? [`${reason}${shown.hasFrame && !player ? ` since ${clock(shown.second)}` : ""}.`, city.if_lost, again].join(" ") : reason;
+  if ($("lost-text").textContent !== text) $("lost-text").textContent = text;  // what is written anew is read out anew
+  $("lost").className = end && !end.failure ? "ended" : "";
   $("lost").hidden = false;
+  showSilence();
   setTimeout(connect, retryMs);
   retryMs = Math.min(2 * retryMs, MAX_RETRY_MS);
 }
+
+function showSilence() {
+  $("lost-for").textContent = heardAt && !end ? `Silent for ${Math.round((performance.now() - heardAt) / 1000)} s.` : "";
+}
+setInterval(showSilence, 1000);
 
 // One request, and so one frame, at a time. A hidden page asks for none.
 function ask() {
@@ -85,6 +99,7 @@ function take(data) {
     return;
   }
   $("lost").hidden = true;
+  if (frame.isEmpty) { draw(player ? () => player.drawn() : ask); return; }
   if (shown.hasFrame && frame.sequence > shown.sequence) steps.push(frame.sequence - shown.sequence - 1);
   if (steps.length > KEPT_FRAMES) steps.shift();
   shown.sequence = frame.sequence; shown.second = frame.second; shown.hasFrame = true;
@@ -94,6 +109,7 @@ function take(data) {
   if (frame.states) for (const [signal, state] of frame.states) map.states.set(signal, state);
   if (frame.modes) { map.modes = frame.modes; cityPanel.modes(frame.modes); }
   $("clock").textContent = clock(frame.second);
+  $("clock").title = inSeconds(frame.second);
   if (frame.panel?.city) takeCity(frame.panel.city);
   if (frame.panel?.tl && tlPanel?.tl.tl === frame.panel.tl.tl) {
     tlPanel.shown = tlPanel.tl.signals.map((signal) => map.states.get(signal) ?? "");
@@ -122,7 +138,7 @@ function draw(then = () => {}) {
 // A command's answer has the run too, so that the next command starts from what this one has changed.
 function takeRun(state) {
   run = state;
-  setStatus(ended ? "ended" : run.is_paused ? "paused" : "live");
+  setStatus(end ? "ended" : run.is_paused ? "paused" : "live");
   $("pause").textContent = run.is_paused ? "Resume" : "Pause";
   $("lateness").textContent = run.speed && run.lateness_s > 0.1 && !run.is_paused ? `${run.lateness_s.toFixed(1)} s late` : "";
   if (document.activeElement !== $("speed")) {
@@ -133,7 +149,7 @@ function takeRun(state) {
 }
 
 function takeCity(panel) {
-  ended = panel.has_ended;
+  end = panel.has_ended ? { failure: panel.failure } : null;
   if (player) showRecord(panel);
   else takeRun(panel.run);
   cityPanel.update(panel, player ? panel.recorded_speed : speed());
@@ -155,18 +171,31 @@ function speed() {
   return now - wall > 1 ? (run.second - second) / (now - wall) : NaN;
 }
 
-// On every view: the panel of a TL hides the list.
+// On every view: the panel of a TL hides the list. An alarm's consequences are folded there, and not counted.
 function showAlarmCount(alarms) {
-  const active = alarms.filter((alarm) => alarm.ended_s === null), worst = active.some((alarm) => alarm.severity === "critical") ? "critical" : "warning";
-  $("alarm-count").hidden = !active.length;
+  const active = alarms.filter((alarm) => alarm.ended_s === null), count = causes(active).length;
+  const worst = active.some((alarm) => alarm.severity === "critical") ? "critical" : "warning";
+  $("alarm-count").hidden = !count;
   $("alarm-count").className = `status ${worst}`;
-  $("alarm-count").textContent = `${active.length} ${active.length === 1 ? "alarm" : "alarms"}, ${worst}`;
-  document.title = `${active.length ? `(${active.length}) ` : ""}${city.name} · greenserve`;
+  $("alarm-count").textContent = `${count} ${count === 1 ? "alarm" : "alarms"}, ${worst}`;
+  document.title = `${count ? `(${count}) ` : ""}${city.name} · greenserve`;
 }
 
 function setStatus(text) {
   $("status").textContent = text;
   $("status").className = `status ${text}`;
+  document.body.dataset.status = text;
+  showControls();
+}
+
+const canCommand = () => token !== "" && !player && /^(live|paused)$/.test($("status").textContent);
+
+function showControls() {
+  if (player) return;
+  for (const control of document.querySelectorAll("[data-command]")) control.disabled = !canCommand();
+  $("no-token").hidden = token !== "";
+  $("operator").hidden = token === "";
+  $("operator").textContent = author() ? `as ${author()}` : "Your name";
 }
 
 // A laptop that slept, or a line that broke without a word: the socket still looks open.
@@ -238,6 +267,7 @@ function find(text) {
     city.tls.findIndex(({ signals }) => signals.includes(signal)),
     signal < 0 ? city.tls.findIndex(({ tl }) => tl.toLowerCase().includes(wanted)) : -1,
   ].find((found) => found >= 0);
+  $("toast").hidden = true;
   if (index !== undefined) select(index);
   else if (signal >= 0) { select(-1); map.show(...city.signals[signal].at, Math.max(map.scale, 2.2)); }
   else { toast(`No TL or signal is called ${text.trim()}.`); return; }
@@ -253,9 +283,14 @@ function drawLegend() {
     line.append(modeGlyph(mode, map.colours), element("span", texts[mode] ?? mode));
     return line;
   });
+  for (const [colour, text] of [["free", "vehicle that drives"], ["slow", "vehicle slower than 5 m/s"], ["stopped", "vehicle that stands; outlined, too"],
+    ["queue", "queue at the TL's newest decision, back from the stop line"]]) {
+    const line = element("div");
+    line.append(swatch(map.colours[colour], colour === "stopped" ? map.colours.queue : ""), element("span", text));
+    lines.push(line);
+  }
   for (const text of ["Stop line: a bar across is red, a dashed bar is yellow, a line along the lane is green, a short one must yield.",
-    "Empty ring: a signal that runs its own program; this controller does not control it.",
-    "Vehicles: outlined ones stand. The wide line back from a stop line is the queue at the TL's newest decision."]) lines.push(element("p", text, { class: "note" }));
+    "Empty ring: a signal that runs its own program; this controller does not control it."]) lines.push(element("p", text, { class: "note" }));
   $("legend").replaceChildren(...lines);
 }
 
@@ -279,28 +314,52 @@ function showRecord(panel) {
   run = panel.run;
   showPlaying();
   $("wall").textContent = panel.wall ? `recorded at ${panel.wall}` : "";
-  $("hole").textContent = `The record lacks this second: ${panel.hole}`;
+  $("hole").textContent = `The record lacks this second: ${streetTimes(panel.hole)}`;
   $("hole").hidden = !panel.hole;
-  $("damage").textContent = panel.damage;
+  $("damage").textContent = streetTimes(panel.damage);
 }
 
-const cityActions = () => ({ nextIn, command: player ? null : command, canCommand: () => token !== "" });
+const cityActions = () => ({ nextIn, command: player ? null : command, canCommand });
 
 // Commands
 
-async function command(body) {
-  const author = $("author").value.trim() || "live page";
+const author = () => (localStorage.getItem("author") ?? "").trim();
+let sending = Promise.resolve(), withName = null;
+
+// One after another: each begins from what the one before has changed. The first one asks for the operator's name.
+function command(body) {
+  if (!author()) askName(() => command(body));
+  else sending = sending.then(() => send({ ...body, author: author() }));
+}
+
+async function send(body) {
   try {
     const response = await fetch("command", {
-      method: "POST", headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` }, body: JSON.stringify({ ...body, author }),
+      method: "POST", headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` }, body: JSON.stringify(body),
     });
     const answer = await response.json().catch(() => ({ error: `the controller answered ${response.status}` }));
-    if (answer.error) toast(answer.error);
+    if (response.status === 401) { token = ""; sessionStorage.removeItem("token"); showControls(); }
+    if (answer.error) { toast(answer.error); steppedTo = 0; }
     else { takeRun(answer.run); ask(); }
   } catch {
     toast("The controller does not answer; the command was not sent.");
+    steppedTo = 0;
   }
 }
+
+function askName(then = null) {
+  withName = then;
+  $("author").value = author();
+  $("author-dialog").showModal();
+}
+$("operator").addEventListener("click", () => askName());
+$("author-cancel").addEventListener("click", () => $("author-dialog").close());
+$("author-dialog").addEventListener("close", () => { withName = null; });
+$("author-dialog").addEventListener("submit", () => {
+  localStorage.setItem("author", $("author").value);
+  showControls();
+  withName?.();
+});
 
 function toast(text) {
   $("toast").textContent = text;
@@ -309,9 +368,19 @@ function toast(text) {
   toast.timer = setTimeout(() => { $("toast").hidden = true; }, 6000);
 }
 
-const pause = () => run && command({ action: run.is_paused ? "resume" : "pause" });
-// the next step begins at run.second; the map shows the one before
-const step = () => run && command({ action: "step", until_s: Math.floor(run.second + 1e-6) + STEP_S });
+let steppedTo = 0, steppedAt = 0;
+const pause = () => {
+  steppedTo = 0;
+  if (run) command({ action: run.is_paused ? "resume" : "pause" });
+};
+// The next step begins at run.second; the map shows the one before. Steps that were asked for just now may not be in `run` yet.
+const step = () => {
+  if (!run) return;
+  const now = performance.now(), asked = now - steppedAt < STEPPING_MS ? steppedTo : 0;
+  steppedTo = Math.max(Math.floor(run.second + 1e-6), run.step_until_s, asked) + STEP_S;
+  steppedAt = now;
+  command({ action: "step", until_s: steppedTo });
+};
 $("pause").addEventListener("click", pause);
 $("step").addEventListener("click", step);
 $("speed").addEventListener("change", () => { command({ action: "speed", speed: Number($("speed").value) }); $("speed").blur(); });
@@ -322,12 +391,7 @@ for (const button of document.querySelectorAll("[data-mode]")) {
     command({ action: "set-mode", tls: [tlPanel.tl.tl], mode, for_s: forS });
   });
 }
-$("author").value = localStorage.getItem("author") ?? "";
-$("author").addEventListener("change", () => localStorage.setItem("author", $("author").value));
-if (!token) {
-  for (const control of document.querySelectorAll("[data-command]")) control.disabled = true;
-  $("no-token").hidden = false;
-}
+showControls();
 
 // The map: pointers, wheel, keys
 
@@ -380,9 +444,10 @@ $("zoom-fit").addEventListener("click", () => map.fit());
 $("tl-close").addEventListener("click", () => select(-1));
 $("find").addEventListener("submit", (event) => { event.preventDefault(); find($("search").value); });
 $("search").addEventListener("change", () => find($("search").value));
+$("search").addEventListener("input", () => { $("toast").hidden = true; });
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || !city) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || !city || $("author-dialog")?.open) return;
   if (event.key === "Escape") { if (document.activeElement === $("search")) $("map").focus(); else select(-1); return; }
   if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   if (event.target.tagName === "BUTTON" && (event.key === " " || event.key === "Enter")) return;
@@ -390,7 +455,7 @@ document.addEventListener("keydown", (event) => {
     ArrowLeft: () => map.pan(far, 0), ArrowRight: () => map.pan(-far, 0), ArrowUp: () => map.pan(0, far), ArrowDown: () => map.pan(0, -far),
     "+": () => map.zoom(1.5), "=": () => map.zoom(1.5), "-": () => map.zoom(1 / 1.5), 0: () => map.fit(),
     n: () => next(1), p: () => next(map.selected < 0 ? 0 : -1), "/": () => $("search").focus(),
-    " ": () => (player ? player.toggle() : token && pause()), ".": () => (player ? player.move(1) : token && step()),
+    " ": () => (player ? player.toggle() : canCommand() && pause()), ".": () => (player ? player.move(1) : canCommand() && step()),
     ",": () => player?.move(-1), "[": () => player?.toMark(-1), "]": () => player?.toMark(1),
   }[event.key];
   if (!action || (event.key.startsWith("Arrow") && event.target.closest("#panel"))) return;
@@ -413,5 +478,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 $("alarm-count").addEventListener("click", () => select(-1));
-window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, player: () => player };  // for tests, and for a look from the browser's console
+window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, tlPanel: () => tlPanel, run: () => run, player: () => player };  // for tests, and for a look from the browser's console
 connect();

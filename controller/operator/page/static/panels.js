@@ -2,7 +2,7 @@
 
 import { glyph } from "./map.js";
 
-const BAND_S = 180, ROW_PX = 13, HOUR_S = 3600, MAX_SENTENCES = 40, MAX_POINTS = 5000;
+const BAND_S = 180, ROW_PX = 13, HOUR_S = 3600, MEAN_S = 60, MAX_SENTENCES = 40, MAX_POINTS = 5000;
 const PLURAL = { policy: "policies decide", hold: "green kept", fallback: "own plan, no answer", recovering: "answers again", fixed: "own plan, by an operator" };
 
 export const $ = (id) => document.getElementById(id);
@@ -17,6 +17,31 @@ export function element(tag, text = "", attributes = {}) {
 export function clock(second) {
   const s = Math.max(0, Math.floor(second + 1e-6)), two = (value) => String(value).padStart(2, "0");
   return `${two(Math.floor(s / 3600))}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+}
+
+// A server's text with the street's clock in the place of simulated seconds.
+export function streetTimes(text) {
+  return text.replace(/\bsecond (\d+(?:\.\d+)?)/g, (_, second) => clock(Number(second)));
+}
+
+export function inSeconds(second) { return `simulated second ${second}`; }
+
+function time(second) { return element("time", clock(second), { title: inSeconds(second) }); }
+
+export function swatch(colour, outline) {
+  const ratio = window.devicePixelRatio || 1, canvas = element("canvas", "", { class: "glyph", width: 16 * ratio, height: 16 * ratio, "aria-hidden": "true" });
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.fillStyle = colour;
+  context.fillRect(2, 5, 12, 6);
+  if (outline) { context.strokeStyle = outline; context.lineWidth = 1.5; context.strokeRect(2, 5, 12, 6); }
+  return canvas;
+}
+
+// The alarms that are no consequence of another one of the list.
+export function causes(alarms) {
+  const ids = new Set(alarms.map((alarm) => alarm.id));
+  return alarms.filter((alarm) => !alarm.consequence_of || !ids.has(alarm.consequence_of));
 }
 
 export function modeGlyph(mode, colours) {
@@ -77,23 +102,39 @@ export class CityPanel {
       return row;
     }));
     const alarms = panel.alarms.filter((alarm) => alarm.ended_s === null || alarm.ended_s > run.second - HOUR_S);
-    const key = JSON.stringify(alarms.map((alarm) => [alarm.id, alarm.count, alarm.ended_s, alarm.acknowledged_by, alarm.text]));
+    const key = JSON.stringify(alarms.map((alarm) => [alarm.id, alarm.count, alarm.ended_s, alarm.acknowledged_by, alarm.text, alarm.consequence_of]));
     if (key !== this.alarmKey) {
       this.alarmKey = key;
-      $("alarms").replaceChildren(...(alarms.length ? alarms.map((alarm) => this.alarm(alarm)) : [element("p", "no alarms", { class: "note" })]));
+      const active = alarms.filter((alarm) => alarm.ended_s === null), ended = alarms.filter((alarm) => alarm.ended_s !== null);
+      $("alarms").replaceChildren(...(alarms.length ? [...causes(active).map((alarm) => this.alarm(alarm, active)), ...ended.map((alarm) => this.alarm(alarm))]
+        : [element("p", "no alarms", { class: "note" })]));
+    }
+    const settings = JSON.stringify(panel.settings ?? []);
+    if ($("settings") && settings !== this.settingsKey) {
+      this.settingsKey = settings;
+      $("settings").replaceChildren(...(panel.settings?.length ? panel.settings.map((setting) => this.setting(setting)) : [element("p", "nothing", { class: "note" })]));
     }
     const newest = panel.commands.length ? panel.commands[panel.commands.length - 1].number : 0;
     if (newest !== this.newest) {
       this.newest = newest;
       const recent = panel.commands.filter((command) => command.at_s > run.second - HOUR_S).reverse();
       $("commands").replaceChildren(...(recent.length ? recent.map((command) => {
-        const what = { "set-mode": `${command.target} set to ${command.value}`, acknowledge: `alarm ${command.target} acknowledged` }[command.action]
-          ?? [command.action, command.target, command.value].filter(Boolean).join(" ");
-        return element("li", `${clock(command.at_s)} ${what}, by ${command.author}`);
+        const what = { "set-mode": `${command.target} set to ${command.value}`, acknowledge: `alarm ${command.target} acknowledged`, step: `step to second ${command.value}` }[command.action]
+          ?? [command.action, command.target, command.value].filter(Boolean).join(" "), item = element("li");
+        item.append(time(command.at_s), ` ${streetTimes(what)}, by ${command.author}`);
+        return item;
       }) : [element("p", "nothing changed", { class: "note" })]));
     }
   }
 
+  setting({ tls, count, value, author, at_s, until_s }) {
+    const item = element("li"), more = count > tls.length ? ` and ${count - tls.length} more` : "";
+    item.append(`${tls.join(", ")}${more}: ${value}`);
+    if (until_s) item.append(" until ", time(until_s));
+    item.append(`, by ${author}`);
+    if (at_s !== null) item.append(", at ", time(at_s));
+    return item;
+  }
 
   // What to do, in one line, and the runbook's section behind it. An open one stays open when the list is written anew.
   instructions(id, known) {
@@ -104,12 +145,17 @@ export class CityPanel {
       line.append(...code(isItem ? text.slice(2) : text));
       return line;
     }));
-    details.open = this.open.has(id);
-    details.addEventListener("toggle", () => (details.open ? this.open.add(id) : this.open.delete(id)));
+    this.keepOpen(details, id);
     return details;
   }
 
-  alarm(alarm) {
+  keepOpen(details, id) {
+    details.open = this.open.has(id);
+    details.addEventListener("toggle", () => (details.open ? this.open.add(id) : this.open.delete(id)));
+  }
+
+  // `active`: all active alarms; those that are its consequences are folded behind it.
+  alarm(alarm, active = []) {
     const ended = alarm.ended_s !== null, item = element("li", "", { class: ended ? "ended" : alarm.severity }), line = element("div");
     const who = alarm.acknowledged_by ? `, acknowledged by ${alarm.acknowledged_by}` : "";
     const when = ended ? `${clock(alarm.since_s)} to ${clock(alarm.ended_s)}` : `since ${clock(alarm.since_s)}`;
@@ -120,9 +166,17 @@ export class CityPanel {
       button.disabled = !this.actions.canCommand();
       line.append(button);
     }
-    item.append(line, element("div", alarm.text), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}`, { class: "note" }));
+    item.append(line, element("div", streetTimes(alarm.text)), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}`, { class: "note", title: inSeconds(alarm.since_s) }));
     const known = this.city.alarms?.[alarm.name];
     if (known) item.append(this.instructions(alarm.id, known));
+    const consequences = active.filter(({ consequence_of }) => consequence_of === alarm.id);
+    if (consequences.length) {
+      const details = element("details", "", { class: "consequences" }), list = element("ul");
+      list.append(...consequences.map((each) => this.alarm(each, active)));
+      details.append(element("summary", `${consequences.length} ${consequences.length === 1 ? "consequence" : "consequences"}`), list);
+      this.keepOpen(details, `consequences of ${alarm.id}`);
+      item.append(details);
+    }
     return item;
   }
 }
@@ -159,9 +213,10 @@ export class TlPanel {
       this.drawChart();
     }
     this.requested = panel.states.requested?.[0];
-    if (decision.at_s !== undefined && decision.at_s !== this.decided) {
-      this.decided = decision.at_s;
-      this.showChoice(decision);
+    const decided = [decision.at_s, now.mode].join();
+    if (decision.at_s !== undefined && decided !== this.decided) {
+      this.decided = decided;
+      this.showChoice(decision, now.mode);
       this.showFeatures(decision.observation);
     }
     this.showStates(panel.states);
@@ -185,11 +240,11 @@ export class TlPanel {
     if (key !== this.modeKey) {
       this.modeKey = key;
       $("tl-mode").replaceChildren(modeGlyph(now.mode, this.colours), element("strong", now.mode === "policy" && this.city.driver ? this.city.driver : now.mode),
-        element("span", `${now.since_s === null ? "" : `since ${clock(now.since_s)}`}${until}${by}`));
+        element("span", `${now.since_s === null ? "" : `since ${clock(now.since_s)}`}${until}${by}`, now.since_s === null ? {} : { title: inSeconds(now.since_s) }));
       this.model = now.model ? ` by ${model}` : "";
       for (const button of document.querySelectorAll("[data-mode]")) {
-        const set = now.set_by ? now.mode : "policy";
-        button.setAttribute("aria-pressed", String(button.dataset.mode === set));
+        // what an operator has set, or the policy while it controls
+        button.setAttribute("aria-pressed", String(button.dataset.mode === now.mode && (now.set_by !== "" || now.mode === "policy")));
       }
       this.modelName = model;
       this.showModel();
@@ -212,13 +267,16 @@ export class TlPanel {
     pairs($("tl-model"), rows);
   }
 
-  showChoice(decision) {
+  // Bold is what controls the signals: in hold the green that is kept, while their own programs run none.
+  showChoice(decision, mode) {
     $("tl-at").textContent = `at ${clock(decision.at_s)}${this.model}`;
+    $("tl-at").title = inSeconds(decision.at_s);
     const rows = [];
     if (decision.failure) rows.push(element("p", `no valid answer: ${decision.failure}`, { class: "note" }));
+    else if (mode !== "policy" && decision.action.length) rows.push(element("p", `not followed in mode ${mode}`, { class: "note" }));
     const greens = this.tl.greens[0] ?? [];
     if (this.tl.action === "categorical" && greens.length) {
-      const chosen = decision.action.length ? decision.action[0] : greens.indexOf(this.requested);
+      const chosen = mode === "policy" && decision.action.length ? decision.action[0] : mode === "policy" || mode === "hold" ? greens.indexOf(this.requested) : -1;
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
       greens.forEach((state, k) => {
         const row = element("div", "", { class: k === chosen ? "choice chosen" : "choice" }), score = decision.scores[k];
@@ -305,20 +363,13 @@ export class TlPanel {
     for (let t = Math.max(Math.ceil((second - BAND_S) / 60) * 60, 0); t <= second; t += 60) {
       context.fillRect(x(t), 0, 0.5, height - 14);
       context.textAlign = x(t) > width - 24 ? "right" : "center";
-      context.fillText(clock(t).slice(0, 5), Math.max(x(t), label + 14), height - 7);
+      context.fillText(clock(t), Math.max(x(t), label + 20), height - 7);
     }
     context.textAlign = "left";
   }
 
-  // Stopped delay: vehicle seconds of the queue in each minute before the point.
   drawChart() {
-    const times = this.queue.map(([t]) => t), queue = this.queue.map(([, q]) => q), delay = [];
-    let from = 0, sum = 0;
-    for (let k = 0; k < times.length; k++) {
-      if (k) sum += queue[k - 1] * (times[k] - times[k - 1]);
-      while (times[k] - times[from] > 60) { sum -= queue[from] * (times[from + 1] - times[from]); from++; }
-      delay.push(sum / 60);
-    }
+    const times = this.queue.map(([t]) => t), queue = this.queue.map(([, q]) => q), delay = minuteMeans(times, queue);
     const data = [times, queue, delay], holder = $("tl-chart");
     if (this.chart) { this.chart.setData(data); return; }
     const c = this.colours, axis = { stroke: c.dim, grid: { stroke: c.line, width: 1 }, ticks: { stroke: c.line, width: 1 }, font: "11px system-ui, 'DejaVu Sans', sans-serif" };
@@ -343,4 +394,15 @@ export function spans(links) {
     else parts.push([link, link]);
   }
   return parts.map(([from, to]) => from === to ? `${from}` : `${from}–${to}`).join(" ");
+}
+
+// The mean queue in the minute up to each time, or since the first one. A queue keeps its length until the next decision.
+export function minuteMeans(times, queue) {
+  let from = 0, sum = 0;
+  return times.map((time, k) => {
+    if (k) sum += queue[k - 1] * (time - times[k - 1]);
+    while (from < k && times[from + 1] <= time - MEAN_S) { sum -= queue[from] * (times[from + 1] - times[from]); from++; }
+    const before = Math.max(time - MEAN_S - times[from], 0), observed = Math.min(time - times[0], MEAN_S);
+    return observed ? (sum - queue[from] * before) / observed : queue[k];
+  });
 }

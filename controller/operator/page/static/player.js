@@ -1,6 +1,6 @@
 // Plays a record: the position in simulated time, its slider and buttons, and where something happened.
 
-import { $, clock, element } from "./panels.js";
+import { $, clock, element, streetTimes } from "./panels.js";
 
 const POLL_MS = 1000, MARK_PX = 3, MAX_LISTED = 200, THUMB_PX = 16,  // the middle of the slider's thumb stops half of it before an end
   NAMES = { critical: "critical alarm", warning: "alarm", command: "command", missing: "missing" };
@@ -126,11 +126,11 @@ export class Player {
     const { marks, missing, is_complete, read_to_s, unshown_marks } = this.overview;
     marks.sort((a, b) => a[0] - b[0]);
     $("read-to").textContent = is_complete ? "" : `alarms and commands are read up to ${read_to_s === null ? "–" : clock(read_to_s)}`;
-    $("missing").replaceChildren(...(missing.length ? missing.map((text) => element("li", text)) : [element("li", is_complete ? "nothing is missing" : "")]));
+    $("missing").replaceChildren(...(missing.length ? missing.map((text) => element("li", streetTimes(text))) : [element("li", is_complete ? "nothing is missing" : "")]));
     $("marks-list").replaceChildren(...marks.slice(0, MAX_LISTED).map(([at, kind, text]) => {
       const item = element("li"), button = element("button", clock(at), { type: "button", title: "Show this second" });
       button.addEventListener("click", () => this.seek(at));
-      item.append(button, element("span", `${NAMES[kind] ?? kind}: ${text}`));
+      item.append(button, element("span", `${NAMES[kind] ?? kind}: ${streetTimes(text)}`));
       return item;
     }));
     const more = Math.max(marks.length - MAX_LISTED, 0) + unshown_marks;

@@ -261,6 +261,8 @@ def watched_by(page, count, seconds, request_of):
     return asyncio.run(run())
 
 
+# a hundred watchers of single steps, above, are tested in every run
+@pytest.mark.slow
 def test_a_hundred_watchers_get_new_frames_within_two_seconds(page):
     for second in range(1, 100):
         page.step(second, "rG"[second % 2], decisions=[page.decided(tl) for tl in page.layout.contracts])
@@ -286,6 +288,16 @@ def test_watchers_that_ask_for_everything_again_and_again_do_not_delay_others(pa
     fresh = lambda k, n, tls: {"tl": tls[k % len(tls)], "fresh": True} if k else {"tl": None}  # noqa: E731
     received = watched_by(page, 11, 4.0, fresh)
     assert len(received[0]) >= 12
+
+
+def test_a_watcher_that_waits_for_a_history_knows_that_the_connection_lives(page, browser, monkeypatch):
+    monkeypatch.setattr(server_module, "KEEPALIVE_INTERVAL_S", 0.2)
+    page.step(1, decisions=[page.decided("SA101")])
+    page.server._next_first_s = time.monotonic() + 1.0  # others have just got theirs
+    received = []
+    while not received or received[-1].panel is None:
+        received.append(browser.frame(tl="SA101"))
+    assert len(received) >= 4 and received[-1].panel["tl"]["is_first"]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +435,26 @@ def test_watchers_learn_that_the_run_has_ended(page, browser):
     browser.ask()
     page.state.close()
     assert browser.frame().panel["city"]["has_ended"]
+
+
+def test_watchers_learn_why_a_run_has_failed(page, browser):
+    page.step(1)
+    browser.frame()
+    page.state.failure = "the connection to SUMO was lost: " + 80 * "ä"
+    browser.ask()
+    page.state.close()
+    assert browser.frame().panel["city"]["failure"] == page.state.failure
+    page.server.stop()
+    message = browser.receive()
+    assert message.data == server_module.RUN_FAILED and page.state.failure.startswith(message.extra)
+
+
+def test_what_operators_have_set_is_listed_however_long_ago(page, browser):
+    with page.applying():
+        command(page, {"action": "set-mode", "tls": ["SA101"], "mode": "hold", "author": "Ada"})
+    page.step(9000)
+    (setting,) = browser.frame().panel["city"]["settings"]
+    assert (setting["tls"], setting["value"], setting["author"], setting["at_s"]) == (["SA101"], "hold", "Ada", 0.0)
 
 
 def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, browser, caplog, monkeypatch):
