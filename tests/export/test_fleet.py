@@ -26,7 +26,7 @@ from tests.conftest import GRID
 from tests.export import writers
 from tests.export.compared_fleets import compare_fleet
 from tests.export.exporting import refused, run
-from tests.export.phase_competition_models import random_networks, random_observations, random_policy
+from tests.export.phase_competition_models import random_network, random_observations, random_policy
 from tests.export.writers import keras3
 
 
@@ -129,11 +129,11 @@ def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path
 def test_grouping_and_padding_change_no_action(junctions, plain, shared, budget, seed):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""
     rng = np.random.default_rng(seed)
-    policies = [random_networks(rng, 1), random_networks(rng, 2)]
+    policies = [random_network(rng), random_network(rng)]
     members, x = [], {}
     for k, (greens, lanes, policy) in enumerate(junctions):
         members.append(FleetActor(f"TL{k}", random_policy(rng, greens, lanes, policies[policy]), True))
-        x[f"TL{k}"] = random_observations(rng, greens, lanes, 5, max_red_s=150)
+        x[f"TL{k}"] = random_observations(rng, greens, lanes, 5, 150)
     for k, (inputs, outputs, categorical) in enumerate(plain):
         members.append(FleetActor(f"MLP{k}", random_actor(inputs, outputs, k, categorical), categorical))
     # two policies that TLs of several sizes share

@@ -16,6 +16,7 @@ from city import config, network
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network
 from export import pretrained
+from export.actors.rule_bounds import observations_at_bounds
 from export.checkpoints import phase_networks
 from export.fleets import export_fleet
 from export.saved_model import read, verify
@@ -29,7 +30,7 @@ from signals import dialects
 from signals.policy_signals import greens_of
 from tests.conftest import GRID, SHARED
 from tests.export.exporting import refused, run
-from tests.export.phase_competition_models import random_networks, random_observations
+from tests.export.phase_competition_models import random_network
 from tests.serving.conftest import running
 
 COLOGNE = SHARED / "scenarios" / "cologne8" / "cologne8.sumocfg"
@@ -42,11 +43,10 @@ STREETS = {
 CONTROLLED_S = 60
 
 
-def write_policy(folder, seed=0, networks=1, name="any"):
+def write_policy(folder, seed=0, name="any"):
     folder.mkdir(exist_ok=True)
-    phase_networks.save(
-        folder / f"{name}.policy", random_networks(np.random.default_rng(seed), networks), {}, {"trained": "no"}
-    )
+    network = random_network(np.random.default_rng(seed))
+    phase_networks.save(folder / f"{name}.policy", network, {}, {"trained": "no"})
     return folder
 
 
@@ -61,7 +61,7 @@ def folder(request, tmp_path_factory):
     assert changes == 1
     city.write_text(text)
     flags = ["--city", str(city), "--tl", "all", "--models-dir", str(folder / "models")]
-    assert main(["export", "--model-path", str(write_policy(folder / "policies", networks=2)), *flags]) == 0
+    assert main(["export", "--model-path", str(write_policy(folder / "policies")), *flags]) == 0
     assert main(["export", "fleet", "city", *flags]) == 0
     return folder
 
@@ -80,11 +80,10 @@ def fleet_of(folder):
 
 
 def observations_of(contract, rows, seed=0):
-    """By TL, observations as its street has them."""
+    """By TL, observations at the bounds of the rules."""
     rng = np.random.default_rng(seed)
-    lanes = {member.tl: len(member.contract.signals[0].approaches) for member in contract.members}
     return {
-        m.tl: random_observations(rng, m.contract.action.size, lanes[m.tl], rows, max_red_s=180)
+        m.tl: observations_at_bounds(m.contract.action.size, len(m.contract.signals[0].approaches), rows, rng)
         for m in contract.members
     }
 
@@ -96,12 +95,11 @@ def test_models_of_all_tls_are_read_back_as_phase_competition(folder):
         dialects.of(member.contract).check_contract(member.contract)
         _, actor = read.read(folder / "models" / member.tl / str(member.version))
         (step,) = actor.steps
-        assert (step.key, step.count, step.greens) == ("phase_competition", 2, member.contract.action.size)
-        assert (actor.inputs, step.lanes) == (member.observation_size, len(member.contract.signals[0].approaches))
+        assert step.junction.sizes[:2] == (member.contract.action.size, len(member.contract.signals[0].approaches))
+        assert (step.key, actor.inputs) == ("phase_competition", member.observation_size)
 
 
 def test_served_models_choose_what_the_actor_in_numpy_chooses(folder):
-    """The observations reach the rule for a lane that waits although its green serves another of its links."""
     _, contract = fleet_of(folder)
     x = observations_of(contract, 256)
     restricted = 0
@@ -129,7 +127,7 @@ def test_weights_of_a_policy_are_once_on_the_disk_and_once_in_memory(folder, tmp
     assert len({path.stat().st_ino for path in shared}) == 1 and len({path.stat().st_ino for path in own}) == len(own)
     assert not shared[0].stat().st_mode & 0o222, "who overwrites one would change all"
     _, members = export_fleet._read_members(models)
-    assert len({id(member.actor.steps[0].networks["lane_kernel_1"]) for member in members}) == 1
+    assert len({id(member.actor.steps[0].network["lane_kernel_1"]) for member in members}) == 1
 
 
 def test_another_policy_for_one_tl_leaves_the_weights_of_the_others(folder, tmp_path):
@@ -242,7 +240,7 @@ def test_describe_lists_the_actor_greens_lanes_features_and_fleet_members(folder
     assert "dialect    street" in out and f"arriving_soon {lane}" in out and "parity" in out
     signal = first.contract.signals[0]
     greens, lanes = greens_of(signal), len(signal.approaches)
-    assert f"; 2 networks, {len(greens)} greens, {lanes} lanes\n" in out
+    assert f"; {len(greens)} greens, {lanes} lanes\n" in out
     changes_s = np.reshape(signal.change_s, (len(greens), -1)).tolist()
     for green, own_s in zip(greens, changes_s, strict=True):
         assert f" {green}, change to each green: {' '.join(f'{round(s, 2):g}' for s in own_s)} s\n" in out
