@@ -261,8 +261,9 @@ models_dir = "models"
 address = "127.0.0.1:8500"
 
 # Minimum times for every policy. A yellow lasts at least 3 s, and longer where the approach
-# allows more than 50 km/h; it and the red before a foe's green are not shorter than in the signal's own program. A
-# policy that was trained with shorter changes loses green time to them: greenserve check prints the times to train with.
+# allows more than 50 km/h; it and the red before a foe's green are not shorter than in the signal's own
+# program. A policy that was trained with shorter changes loses green time to them: greenserve check prints
+# the times to train with.
 [safety]
 min_yellow_s = 3
 min_green_s = 4

@@ -140,7 +140,7 @@ def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys)
     ]
 
 
-@pytest.mark.parametrize(("all_red_s", "written"), [(None, ""), (0.0, "0.0")])
+@pytest.mark.parametrize(("all_red_s", "written"), [(None, ""), (0.0, "0.0"), ("computed", "computed")])
 def test_the_table_has_the_times_of_a_streets_tls(all_red_s, written, tmp_path, monkeypatch, streets):
     """Each time is another number, so that no two columns can be exchanged."""
 
