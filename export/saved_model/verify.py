@@ -121,7 +121,6 @@ def compare_with_checkpoint(
     """
     x = parity_observations(actor.inputs, of_traffic)
     if reference_model is None:
-        assert isinstance(actor, Actor)
         x = np.concatenate([x, *at_bounds(contract)])
     categorical = contract.action.kind == CATEGORICAL
     with session(folder) as run:
@@ -131,6 +130,7 @@ def compare_with_checkpoint(
     if reference_model is not None:
         expected, reference = reference_model.evaluate(x, categorical), reference_model.description
     else:
+        assert isinstance(actor, Actor)
         expected, reference = actor.evaluate(x, categorical), "NumPy float64 evaluation of the checkpoint's variables"
     scores = actor.scores
     actual = outputs[scores] if categorical else outputs[ACTION]

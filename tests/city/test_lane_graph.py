@@ -152,8 +152,10 @@ EXIT = {"a": 20, "b": 30, "c": 60, "d": 60, "e": 10}
         pytest.param(EXIT, ["a>b", "a|c"], {"a": (0, 1), "b": (20, 1 / 2)}, id="a branch behind a signal has its share"),
         pytest.param(EXIT, ["a>b", "b>a"], {"a": (0, 1), "b": (20, 1)}, id="a circle"),
         pytest.param(
-            {"a": 20, **dict.fromkeys(MANY, 10), "x": 9, "y": 9}, [*(f"a>{lane}" for lane in (*MANY, "x")), "x>y"],
-            {"a": (0, 1), **dict.fromkeys([*MANY, "x"], (20, 1 / 10))}, id="not behind a rare branch",
+            {"a": 20, **dict.fromkeys(MANY, 10), "x": 9, "y": 9, "z": 9},
+            [*(f"a>{lane}" for lane in MANY), f"{MANY[0]}>x", f"{MANY[0]}>y", f"{MANY[1]}>z"],
+            {"a": (0, 1), **dict.fromkeys(MANY, (20, 1 / 9)), "z": (30, 1 / 9)},
+            id="not behind a rare branch",
         ),
     ],
 )  # fmt: skip
