@@ -224,6 +224,10 @@ def test_a_lane_stands_that_the_current_green_serves(rules, first_wait, green_s,
     assert service_of(rules, ["gr", "rG"], [[0], [1]], **own).stands.tolist() == stands
 
 
+def test_a_lane_that_stood_under_another_green_does_not_stand_under_a_young_one(rules):
+    assert not service_of(rules, ["Gr", "rG"], [[0, 1]], first_wait=60, green_s=3.9).stands.any()
+
+
 CROSSING = ["Grr", "rGr", "rgr", "rrr"]
 """Three lanes with a link each: two greens for the second one, none for the third."""
 LANES = [[0], [1], [2]]
@@ -246,6 +250,12 @@ LANES = [[0], [1], [2]]
 def test_a_lane_that_has_waited_two_minutes_is_served_next(rules, halting, since_s, full, green):
     exits = {"exit_blocked": full, "exit_occupancy": full}
     assert allowed(rules, CROSSING, LANES, since_s=since_s, halting=halting, **exits) == green
+
+
+def test_a_lane_that_the_current_green_serves_is_not_late(rules):
+    # of its other links, which may have no vehicle, nothing is known
+    assert allowed(rules, ["Grr", "rGG"], [[0, 1, 2]], since_s=500, halting=1) == {0, 1}
+    assert allowed(rules, ["rrr", "rGG"], [[0, 1, 2]], since_s=500, halting=1) == {1}
 
 
 @pytest.mark.parametrize(
