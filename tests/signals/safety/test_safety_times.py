@@ -121,6 +121,13 @@ TWO_GREENS = ("GgGr 20", "yyyr 3", "rrrr 2", "rrrG 20", "rrry 4", "rrrr 1")
             ["GGrr 10", "Gyrr 3", "rrrr 1", "rrGr 20", "rryr 3", "rrrr 2", "GGrr 9", "yyrr 3", "rrrG 9", "rrry 3"],
             [3, 3, 3, 3], [0, 1, 2, 0], id="rings that end apart",
         ),
+        pytest.param(
+            ["GgGr 20", "Gyyr 3", "yrrr 3", "rrrr 1", "rrrG 20", "rrry 3"],
+            [3, 3, 3, 3], [1, 4, 4, 0], id="links that end one after the other",
+        ),
+        pytest.param(
+            ["GgGr 20", "YYyr 3", "rrrr 2", "rrrG 20", "rrry 4"], [3, 3, 3, 4], [2, 2, 2, 0], id="yellow of Y",
+        ),
         pytest.param(["GgGr 20", "yyyr 3", "rrrr 2"], [0] * 4, [0] * 4, id="one green"),
         pytest.param(["GgGr 90"], [0] * 4, [0] * 4, id="one phase"),
         pytest.param(["GgGr 30", "rrrG 30"], [0] * 4, [0] * 4, id="neither yellow nor red"),
