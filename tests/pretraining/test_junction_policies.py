@@ -37,5 +37,5 @@ def test_junctions_of_any_size_are_asked_together(tmp_path):
             (expected,) = steps[tl].evaluate(observations[tl][None].astype(np.float64), []).argmax(1)
             assert answers[tl].action.tolist() == [expected]
             actions.add((tl, expected))
-    assert len(actions) > 2 * len(steps)
+    assert len(actions) >= 2 * len(steps)
     assert policies.ask({}) == {}
