@@ -166,7 +166,7 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 0
     assert "out/street_trial_1.policy" in capsys.readouterr().out
-    assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"][0]["--seed"] == 1
+    assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]["--seed"] == 1
     assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 2
     assert "already exists" in capsys.readouterr().err
 
