@@ -335,13 +335,14 @@ models_dir = "models"
 address = "127.0.0.1:8500"
 
 # Minimum times for every policy. A yellow lasts at least 3 s, and longer where the approach
-# allows more than 50 km/h; after it, a junction is red until the last vehicle has cleared it. A policy that was
-# trained with shorter changes loses green time to them: greenserve check prints the times to train with.
+# allows more than 50 km/h; it and the red before a foe's green are not shorter than in the signal's own
+# program. A policy that was trained with shorter changes loses green time to them: greenserve check prints
+# the times to train with.
 [safety]
 min_yellow_s = 3
 min_green_s = 4
-# all_red_s = 0       # instead of a red clearance by the junction's size
-# floors = "dialect"  # exactly the times of training: only to compare with training{max_red}
+# all_red_s = "computed"  # red until the last vehicle has cleared the junction; or a number of seconds
+# floors = "dialect"      # exactly the times of training: only to compare with training{max_red}
 
 # Without an answer of its policy, a TL holds its state for hold_s, then runs its own program.
 [controller]

@@ -26,6 +26,7 @@ from signals.change_times import (
     change_times,
     describe_longer,
     describe_other_changes,
+    describe_short_reds,
     signal_safeties,
     times_to_train_with,
     times_without_model,
@@ -129,7 +130,11 @@ def _compare(
             with_safeties.append((contract, signal_safeties(contract, street, city.safety)))
     times = [change_times(contract, safeties) for contract, safeties in with_safeties]
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
-    changes = [*describe_longer(times), *describe_other_changes(with_safeties)]
+    changes = [
+        *describe_longer(times),
+        *describe_other_changes(with_safeties),
+        *describe_short_reds(with_safeties),
+    ]
     return rows, [*describe_programs(chosen), *changes, *to_train_with]
 
 

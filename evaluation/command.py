@@ -25,6 +25,7 @@ from evaluation.progress import Progress
 from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values
 from evaluation.statistics import paired, population
 from signals import contract
+from signals.change_times import describe_arms, signal_safeties
 from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import executor
@@ -39,7 +40,7 @@ COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_
 def run(args: argparse.Namespace) -> int:
     """Evaluate and return the exit code. Raises InputError, SimulationFailed."""
     arms = _arms(args)
-    task = _task(args, arms)
+    task, change_times = _task(args, arms)
     if args.out is not None:
         # before an hour of simulations, not after
         results_files.check_writable(args.out)
@@ -50,12 +51,13 @@ def run(args: argparse.Namespace) -> int:
                 models[arm.name] = dict(policy_models.export(task.city, task.tls, arm.policy, Path(folder) / str(k)))
         results = _simulated(args, task, arms, models)
     print(_table(arms, results))
+    print(f"change times: {change_times}")
     simulated = len(results[arms[0].name])
     if len(arms) > 1 and simulated > 1:
         print(population(simulated, args.vary_demand))
     is_better = args.gate is None or _passes_gate(results, arms[0].name, args.gate)
     if args.out is not None:
-        conditions = _conditions(args, task, arms, models)
+        conditions = _conditions(args, task, arms, models) | {"change_times": change_times}
         results_files.write(args.out, arms, results, conditions)
         # not at the top: importing matplotlib takes a second
         from evaluation import report
@@ -80,8 +82,9 @@ def _arms(args: argparse.Namespace) -> list[Arm]:
     return arms
 
 
-def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
-    """The city and the TLs that are evaluated, with remarks on stderr. Raises InputError."""
+def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> tuple[EvaluationTask, str]:
+    """(the city and the TLs that are evaluated, the change times of the arms), with remarks on stderr. Raises
+    InputError."""
     city = config.load(args.city)
     if not city.tls and (served := next((arm.name for arm in arms if arm.kind == SERVED), None)):
         raise InputError(
@@ -95,7 +98,9 @@ def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
     for line in [*notes, *contract.program_notes(city, tls, street)]:
         program.print_line(line)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
-    return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
+    contracts = [contract.build(city, city.tls[tl], street) for tl in tls]
+    change_times = describe_arms((built, signal_safeties(built, street, city.safety)) for built in contracts)
+    return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults), change_times
 
 
 def _simulated(

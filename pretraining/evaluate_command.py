@@ -41,7 +41,7 @@ MAX_WORSE = 1.05
 Results = Mapping[str, Mapping[str, Sequence[StreetResult | None]]]
 """By street, by arm, a result for each demand; None if SUMO has ended it early."""
 SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
-"""Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
+"""Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it is that of the programs."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.evaluate_command") -> int:

@@ -19,12 +19,15 @@ from serving.contract import CATEGORICAL
 from signals import contract as contracts
 from signals import dialects
 from signals.policy_signals import greens_of
-from signals.safety.safety_times import times_for
+from signals.safety.safety_times import program_times, red_clearance_s, times_for
 from signals.safety.signal_safety import SignalSafety
 
 MAX_RATIO = 2.0
 """Ratio to the duration in training beyond which a change of greens counts as slow."""
 MAX_NAMED_TLS = 3
+MAX_NAMED_PROGRAMS = 5
+MIN_DIFFERENCE_S = 0.05
+"""Change times that differ by less are equal."""
 CAUSE_AND_REMEDY = (
     "[safety] in city.toml, approach speeds and pedestrian crossings set these times; "
     "train with them: greenserve train, or greenserve check prints them"
@@ -125,6 +128,69 @@ def describe_other_changes(pairs: Iterable[tuple[pb.PolicyContract, Sequence[Sig
         f"{names.listed(differing, MAX_NAMED_TLS)}: change times differ from those at the export, and the policies "
         "observe the old ones; export them again (greenserve export)"
     ]
+
+
+def describe_short_reds(pairs: Iterable[tuple[pb.PolicyContract, Sequence[SignalSafety]]]) -> list[str]:
+    """A line about the TLs whose programs have less red before a foe's green than vehicles need to clear the junction;
+    none where [safety] sets that red."""
+    short = []
+    for contract, safeties in pairs:
+        # (missing, own, computed) of the link that misses most
+        worst = max(
+            (
+                (computed_s - own_s, own_s, computed_s)
+                for safety in safeties
+                if safety.times.by_program
+                for own_s, computed_s in zip(safety.clearance_s, _computed_reds_s(safety), strict=True)
+            ),
+            default=(0.0, 0.0, 0.0),
+        )
+        if worst[0] > MIN_DIFFERENCE_S:
+            short.append((worst[0], f"{contract.tl} ({worst[1]:.3g} s, not {worst[2]:.3g} s)"))
+    if not short:
+        return []
+    ordered = [text for _, text in sorted(short, key=lambda item: -item[0])]
+    return [
+        "programs have less red before a foe's green than vehicles need to clear the junction: "
+        f'{names.listed(ordered, MAX_NAMED_PROGRAMS)}; all_red_s = "computed" under [safety] in city.toml adds it'
+    ]
+
+
+def _computed_reds_s(safety: SignalSafety) -> list[float]:
+    network = safety.network
+    return [red_clearance_s(*link) for link in zip(network.path_m, network.slowest_mps, strict=True)]
+
+
+def describe_arms(pairs: Iterable[tuple[pb.PolicyContract, Sequence[SignalSafety]]]) -> str:
+    """The change times of controlled signals beside those of their own programs, which SUMO's control keeps."""
+    others = []
+    for contract, safeties in pairs:
+        differences = [text for safety in safeties if (text := _difference_from_program(safety))]
+        if differences:
+            others.append(f"{contract.tl} ({differences[0]})")
+    if not others:
+        return "every arm has those of each signal's own program"
+    return (
+        "fixed and actuated have those of the programs, and the other arms others at "
+        f"{names.listed(others, MAX_NAMED_PROGRAMS)}"
+    )
+
+
+def _difference_from_program(safety: SignalSafety) -> str:
+    """The largest differences of yellow and red from the program's, such as "yellow 4 s, not 3 s"; "" without one."""
+    parts = []
+    for colour, controlled_s, own_s in zip(
+        ("yellow", "red"), (safety.yellow_s, safety.clearance_s), program_times(safety.network), strict=True
+    ):
+        pairs = [
+            (controlled, own)
+            for controlled, own, is_crossing in zip(controlled_s, own_s, safety.is_crossing, strict=True)
+            if not is_crossing
+        ]
+        controlled, own = max(pairs, key=lambda pair: abs(pair[0] - pair[1]), default=(0.0, 0.0))
+        if abs(controlled - own) > MIN_DIFFERENCE_S:
+            parts.append(f"{colour} {controlled:.3g} s, not {own:.3g} s")
+    return ", ".join(parts)
 
 
 def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None) -> pb.PolicyContract:

@@ -362,8 +362,8 @@ def service_of(junction: Padded, observed: Observed) -> Service:
     shares = [shown @ np.swapaxes(links, 1, 2) / count for shown in (junction.protected, junction.permissive)]
     shows = (junction.protected + junction.permissive) > 0
     red_s = np.where(shows, since_s[:, :, None], np.float32(LONGEST_RED_S)).min(1)
-    served_now = np.any(is_current[:, :, None] & (shows.astype(np.float32) @ np.swapaxes(junction.links, 1, 2) > 0), 1)
-    stands = served_now & np.any(is_current[:, :, None] & stood, 1)
+    serves = shows.astype(np.float32) @ np.swapaxes(junction.links, 1, 2) > 0
+    stands = np.any(is_current[:, :, None] & serves & stood, 1)
     return Service(shares[0], shares[1], (links * red_s[:, None]).max(2), stands)
 
 

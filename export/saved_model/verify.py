@@ -21,6 +21,7 @@ from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 from city.errors import ProgramFailed, first_line
 from export.actors import Actor, rounding
 from export.actors.rounding import permitted_difference, rounding_of_actions
+from export.actors.rule_bounds import observations_at_bounds
 from export.graphs.graph_actor import LOGITS, PARITY_OBSERVATIONS, GraphActor, ReferenceModel, parity_observations
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
@@ -38,6 +39,7 @@ from serving.contract import (
     scores_name,
 )
 from serving.graph_operations import INFERENCE
+from signals.dialects.street import DIALECT as STREET
 
 TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's. It is relative to the scale of the actions, or of
@@ -47,6 +49,9 @@ MIN_PROBABILITY = 1e-30
 """Probabilities below this count as equal: float32 rounds them to few digits, or to 0."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
+MAX_OBSERVATIONS_AT_BOUNDS, MAX_NUMBERS_AT_BOUNDS = 1024, 1 << 24
+"""Observations at the bounds of the rules of dialect street, which random numbers do not reach; and their numbers, of a
+large fleet."""
 MAX_RUN_NUMBERS = 1 << 20
 """Numbers of observations in one run of a fleet, which needs up to 150 times as much memory for what it computes."""
 RUN_TIMEOUT_S = 60.0
@@ -98,7 +103,8 @@ def compare_with_checkpoint(
     reference_model: ReferenceModel | None,
     of_traffic: NDArray[np.float32] | None = None,
 ) -> Verification:
-    """Compare a written model with its checkpoint's actor on `parity_observations`; replays the warm-up records first.
+    """Compare a written model with its checkpoint's actor on `parity_observations` and `at_bounds`; replays the warm-up
+    records first.
 
     Args:
         folder: the written SavedModel.
@@ -114,6 +120,8 @@ def compare_with_checkpoint(
         NotInferenceOnly: its graph has other operations.
     """
     x = parity_observations(actor.inputs, of_traffic)
+    if reference_model is None:
+        x = np.concatenate([x, *at_bounds(contract)])
     categorical = contract.action.kind == CATEGORICAL
     with session(folder) as run:
         replay(folder, run)
@@ -170,7 +178,7 @@ def _logits(
 def compare_with_single_models(
     folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], members: Iterable[pb.Member]
 ) -> Verification:
-    """Compare a written fleet with its single models on random observations.
+    """Compare a written fleet with its single models on random observations and `at_bounds`.
 
     Args:
         folder: the fleet's SavedModel.
@@ -183,7 +191,7 @@ def compare_with_single_models(
             FLEET_TOLERANCE times their scale, or a categorical choice differs.
         NotInferenceOnly: its graph has other operations.
     """
-    x = _fleet_observations(contract.observation.size)
+    x = [*_fleet_observations(contract.observation.size), *at_bounds(contract)]
     with session(folder) as run:
         replay(folder, run)
         outputs = _run_in_batches(run, x)
@@ -200,7 +208,7 @@ def compare_with_single_models(
     for member in members:
         columns = slice(member.action_begin, member.action_begin + member.action_size)
         begin, end = member.observation_begin, member.observation_begin + member.observation_size
-        observations = np.concatenate([half[:, begin:end] for half in x])
+        observations = np.concatenate([rows[:, begin:end] for rows in x])
         single_model = single_models[member.tl]
         with session(single_model) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
@@ -227,7 +235,7 @@ def compare_with_single_models(
             )
         largest, max_permitted = max(largest, difference), max(max_permitted, permitted)
     reference = "the single models, each loaded separately"
-    return Verification(largest, max_permitted, PARITY_OBSERVATIONS, reference, count_operations(folder))
+    return Verification(largest, max_permitted, sum(map(len, x)), reference, count_operations(folder))
 
 
 def _fleet_observations(size: int) -> list[NDArray[np.float32]]:
@@ -238,6 +246,22 @@ def _fleet_observations(size: int) -> list[NDArray[np.float32]]:
     rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
     lists = (draw(size + half - 1, dtype=np.float32) for draw in (rng.standard_normal, rng.random))
     return [sliding_window_view(numbers, size) for numbers in lists]
+
+
+def at_bounds(contract: pb.PolicyContract) -> list[NDArray[np.float32]]:
+    """Observations [n, O] of a single model or a fleet at the bounds of the rules of dialect street; none of another
+    dialect."""
+    members = contract.members or [pb.Member(contract=contract, observation_size=contract.observation.size)]
+    streets = [member for member in members if member.contract.observation.dialect == STREET.name]
+    if not streets:
+        return []
+    rng, size = np.random.default_rng(0), contract.observation.size
+    x = np.zeros((min(MAX_OBSERVATIONS_AT_BOUNDS, max(2, MAX_NUMBERS_AT_BOUNDS // size)), size), np.float32)
+    for member in streets:
+        greens, lanes = member.contract.action.size, len(member.contract.signals[0].approaches)
+        columns = slice(member.observation_begin, member.observation_begin + member.observation_size)
+        x[:, columns] = observations_at_bounds(greens, lanes, len(x), rng)
+    return [x]
 
 
 def _run_in_batches(run: Run, observations: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[Any]]:

@@ -81,7 +81,7 @@ def _actor(actor: Any) -> str:
     for step in actor.get("steps", ()):
         if PhaseCompetition.key in step:
             parts = step[PhaseCompetition.key]
-            text += f"; {int(parts['networks'])} networks, {int(parts['greens'])} greens, {int(parts['lanes'])} lanes"
+            text += f"; {int(parts['greens'])} greens, {int(parts['lanes'])} lanes"
     return text
 
 

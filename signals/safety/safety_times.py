@@ -52,7 +52,7 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
     return SafetyTimes(
         yellow_s=max(timing.yellow_s, limits.min_yellow_s),
         min_green_s=max(0.0 if runs_plan else timing.min_green_s, limits.min_green_s),
-        all_red_s=max(timing.all_red_s, limits.all_red_s if isinstance(limits.all_red_s, float) else 0.0),
+        all_red_s=max(timing.all_red_s, limits.all_red_s if isinstance(limits.all_red_s, int | float) else 0.0),
         max_green_s=min(max_greens, default=math.inf),
         max_red_s=limits.max_red_s or math.inf,
         walking_speed_mps=limits.walking_speed_mps,
@@ -71,10 +71,12 @@ def program_times(network: SignalNetwork) -> tuple[list[float], list[float]]:
     phases = [(phase.state.ljust(len(links), "r"), phase.duration_s) for phase in network.plan.phases]
     yellow_s: dict[int, float] = {}
     red_s: dict[int, float] = {}
+    # red-amber alone is no green
+    is_shown = {state: is_green(state) and any(c in GREEN for c in state) for state, _ in phases}
     for k, (green, _) in enumerate(phases):
-        between = list(itertools.takewhile(lambda phase: not is_green(phase[0]), phases[k + 1 :] + phases[:k]))
+        between = list(itertools.takewhile(lambda phase: not is_shown[phase[0]], phases[k + 1 :] + phases[:k]))
         following = phases[(k + 1 + len(between)) % len(phases)][0]
-        for i in links if is_green(green) else ():
+        for i in links if is_shown[green] else ():
             if green[i] not in GREEN or following[i] in GREEN:
                 continue
             states = [(state[i], duration_s) for state, duration_s in between]

@@ -69,6 +69,21 @@ max_green = 60
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("all_red_s = 0", 0),
+        ("all_red_s = 2", 2),
+        ("all_red_s = 1.5", 1.5),
+        ('all_red_s = "computed"', "computed"),
+    ],
+)
+def test_all_red_is_a_number_or_computed(tmp_path, text, value):
+    all_red_s = config.load(write(tmp_path, f"[safety]\n{text}\n")).safety.all_red_s
+    assert all_red_s == value and isinstance(all_red_s, int | float) == isinstance(value, int | float)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (
@@ -115,6 +130,11 @@ fleet = "x"
         ("[safety]\nmin_yelow_s = 3", r"unknown key min_yelow_s; did you mean min_yellow_s\?"),
         ("[safety]\nmin_yellow_s = 'three'", "must be a number"),
         ("[safety]\nmin_yellow_s = true", "must be a number"),
+        ("[safety]\nall_red_s = 'compute'", r"\[safety\] all_red_s = 'compute' must be a number or \"computed\"$"),
+        ("[safety]\nall_red_s = true", r"\[safety\] all_red_s = True must be a number"),
+        ("[safety]\nall_red_s = []", r"\[safety\] all_red_s = \[\] must be a number"),
+        ("[safety]\nall_red_s = -1", r"\[safety\] all_red_s = -1 (is )?out of range"),
+        ("[safety]\nall_red_s = nan", "out of range"),
         ("[safety]\nmin_yellow_s = -1", "out of range"),
         ("[safety]\nmin_yellow_s = nan", "out of range"),
         ("[safety]\nwalking_speed_mps = 0", r"\[safety\] walking_speed_mps = 0 must be greater than 0"),

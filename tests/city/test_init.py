@@ -56,7 +56,7 @@ def test_times_to_train_with_are_printed_as_a_table_to_append(tmp_path, capsys):
     assert config.load(out).tls["A0"].yellow_s == 2
     out.write_text("\n".join((out.read_text(), *table, "")))
     tl = config.load(out).tls["A0"]
-    assert (tl.yellow_s, tl.all_red_s) == (3, 2)
+    assert (tl.yellow_s, tl.all_red_s) == (3, 0)
 
 
 def test_demand_gets_a_sumocfg_with_the_options_of_sumo_rl(tmp_path):

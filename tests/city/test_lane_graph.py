@@ -128,3 +128,36 @@ def test_lanes_upstream_equal_a_search_with_sumolib(name, request):
                 }
                 compared += len(found)
     assert compared
+
+
+def downstream(made, lane, reach_m=100.0):
+    return {found: (begin_m, pytest.approx(share)) for found, begin_m, share in made.downstream(lane, reach_m)}
+
+
+EXIT = {"a": 20, "b": 30, "c": 60, "d": 60, "e": 10}
+
+
+@pytest.mark.parametrize(
+    ("length_m", "connections", "expected"),
+    [
+        pytest.param({"a": 400}, [], {"a": (0, 1)}, id="an exit of the network"),
+        pytest.param({"a": 400, "b": 9}, ["a>b"], {"a": (0, 1)}, id="what follows begins beyond the reach"),
+        pytest.param({"a": 99.9, "b": 9}, ["a>b"], {"a": (0, 1), "b": (99.9, 1)}, id="it begins within the reach"),
+        pytest.param({"a": 100, "b": 9}, ["a>b"], {"a": (0, 1)}, id="it begins at the reach"),
+        pytest.param(EXIT, ["a>b", "b|c"], {"a": (0, 1), "b": (20, 1)}, id="up to the next signal"),
+        pytest.param(
+            EXIT, ["a>b", "b>c", "b>d", "c>e"],
+            {"a": (0, 1), "b": (20, 1), "c": (50, 1 / 2), "d": (50, 1 / 2)}, id="branches share",
+        ),
+        pytest.param(EXIT, ["a>b", "a|c"], {"a": (0, 1), "b": (20, 1 / 2)}, id="a branch behind a signal has its share"),
+        pytest.param(EXIT, ["a>b", "b>a"], {"a": (0, 1), "b": (20, 1)}, id="a circle"),
+        pytest.param(
+            {"a": 20, **dict.fromkeys(MANY, 10), "x": 9, "y": 9, "z": 9},
+            [*(f"a>{lane}" for lane in MANY), f"{MANY[0]}>x", f"{MANY[0]}>y", f"{MANY[1]}>z"],
+            {"a": (0, 1), **dict.fromkeys(MANY, (20, 1 / 9)), "z": (30, 1 / 9)},
+            id="not behind a rare branch",
+        ),
+    ],
+)  # fmt: skip
+def test_lanes_behind_a_stop_line(length_m, connections, expected):
+    assert downstream(graph(length_m, *connections), "a") == expected

@@ -187,6 +187,21 @@ def test_changes_that_take_much_longer_than_in_training_are_reported(city, capsy
     assert greens.startswith("SA101: greens last at least 3 times") and remedy.startswith("[safety] in city.toml")
 
 
+def test_programs_with_less_red_than_computed_are_named_with_the_remedy(city, capsys):
+    text = city.read_text()
+    city.write_text(text.replace("all_red_s = 0 ", "# "))
+    assert main(["--city", str(city)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "all_red_s" in line]
+    (line,) = lines
+    assert line.startswith("programs have less red before a foe's green than vehicles need to clear the junction: SA10")
+    assert line.count("(0 s, not ") == 5 and line.endswith(
+        ' and 3 more; all_red_s = "computed" under [safety] in city.toml adds it'
+    )
+    city.write_text(text.replace("all_red_s = 0 ", 'all_red_s = "computed" '))
+    assert main(["--city", str(city)]) == 0
+    assert "programs have less red" not in capsys.readouterr().out
+
+
 def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city, grid_street, capsys):
     links = len(grid_street.signals["A1"].links)
     phases = "".join(f'<phase duration="{s}" state="{c * links}"/>' for s, c in ((30, "g"), (3, "y"), (5, "r")))

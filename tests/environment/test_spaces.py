@@ -21,7 +21,7 @@ LANES = list(dialects.of(CONTRACT).vehicle_lanes(CONTRACT))
 UNBOUNDED = {
     "green_time", "halting", "vehicles_near", "vehicles_middle", "vehicles_far", "arriving_soon", "arriving_later",
     "lost_time",
-    "relative_speed", "longest_wait", "total_wait",
+    "relative_speed", "longest_wait", "total_wait", "first_wait",
 }  # fmt: skip
 """As docs/environment.md lists them."""
 

@@ -126,7 +126,9 @@ def test_results_name_city_tls_and_models(results, document, grid_city, grid_mod
     assert conditions["tls"] == list(grid_city.tls) and conditions["seconds"] == SECONDS
     assert (conditions["seeds"], conditions["first_seed"], conditions["emissions"]) == (2, 1, True)
     assert conditions["models"]["served:1"]["SA101"] == str(grid_models.resolve() / "SA101" / "1")
+    assert conditions["change_times"] == "every arm has those of each signal's own program"
     page = (results[1] / "report.html").read_text()
+    assert "every arm has those of each signal&#39;s own program" in page or conditions["change_times"] in page
     # the page, which is passed on, has the last folders of a path alone
     model = "/".join(grid_models.resolve().parts[-1:])
     for text in (f"examples/grid/{GRID.name}.sumocfg", f"{model}/SA101/1", f"greenserve: {VERSION}", "sumo: "):

@@ -20,12 +20,13 @@ from export.fleets import export_fleet, fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.saved_model import actor_file, read, verify
 from protos import policy_pb2 as pb
-from serving.contract import ContractError, check, check_fleet, from_saved_model
+from serving.client import Client
+from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
 from tests.export.compared_fleets import compare_fleet
-from tests.export.exporting import export, refused, run
-from tests.export.phase_competition_models import random_networks, random_observations, random_policy
+from tests.export.exporting import refused, run
+from tests.export.phase_competition_models import random_network, random_observations, random_policy
 from tests.export.writers import keras3
 
 
@@ -48,11 +49,16 @@ def exported(tmp_path_factory):
 
 @pytest.fixture
 def models(exported, tmp_path):
+    """A test's own copy of them."""
     return shutil.copytree(exported, tmp_path / "models")
 
 
 def build(models, *flags, name="city"):
     return main(["fleet", name, "--tl", "all", "--models-dir", str(models), *flags])
+
+
+def contract_of(folder):
+    return pb.PolicyContract.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
 
 
 def actions_of_each(models, contract, x):
@@ -67,7 +73,7 @@ def actions_of_each(models, contract, x):
 def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
     assert build(models) == 0
     assert "5 TLs" in capsys.readouterr().out
-    contract = from_saved_model(models / "city" / "1")
+    contract = contract_of(models / "city" / "1")
     check_fleet(contract)
     assert sorted(member.tl for member in contract.members) == [f"SA10{k}" for k in range(1, 6)]
     assert {member.version for member in contract.members} == {4}
@@ -85,6 +91,33 @@ def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
     }
 
 
+def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path):
+    from serving.embedded.config import ServerConfig
+    from serving.embedded.server import Server
+
+    for tl in grid_models.iterdir():
+        (tmp_path / tl.name).symlink_to(tl)
+    assert main(["fleet", "grid", "--city", str(GRID / "city.toml"), "--models-dir", str(tmp_path), "--tl", "all"]) == 0
+    server = Server(ServerConfig(tmp_path, port=0))
+    server.start()
+    try:
+        client = Client(f"127.0.0.1:{server.port}")
+        contract = client.contract("grid")
+        check_fleet(contract)
+        for member in contract.members:
+            check(member.contract)
+        x = np.random.default_rng(0).random(contract.observation.size).astype(np.float32)
+        actions = client.predict("grid", x)["action"].reshape(-1)
+        for member in contract.members:
+            own = x[member.observation_begin : member.observation_begin + member.observation_size]
+            expected = client.predict(member.tl, own)["action"].reshape(-1)
+            got = actions[member.action_begin : member.action_begin + member.action_size]
+            np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
+        client.close()
+    finally:
+        server.stop()
+
+
 @given(
     junctions=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(0, 1)), max_size=8),
     plain=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12),
@@ -96,11 +129,11 @@ def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
 def test_grouping_and_padding_change_no_action(junctions, plain, shared, budget, seed):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""
     rng = np.random.default_rng(seed)
-    policies = [random_networks(rng, 1), random_networks(rng, 2)]
+    policies = [random_network(rng), random_network(rng)]
     members, x = [], {}
     for k, (greens, lanes, policy) in enumerate(junctions):
         members.append(FleetActor(f"TL{k}", random_policy(rng, greens, lanes, policies[policy]), True))
-        x[f"TL{k}"] = random_observations(rng, greens, lanes, 5, max_red_s=150)
+        x[f"TL{k}"] = random_observations(rng, greens, lanes, 5, 150)
     for k, (inputs, outputs, categorical) in enumerate(plain):
         members.append(FleetActor(f"MLP{k}", random_actor(inputs, outputs, k, categorical), categorical))
     # two policies that TLs of several sizes share
@@ -165,9 +198,7 @@ def test_fleet_versions_count_up_and_old_ones_are_removed(models, capsys):
 def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     assert build(models) == 0
     assert build(models, name="whole") == 0
-    assert {member.tl for member in from_saved_model(models / "whole" / "1").members} == {
-        f"SA10{k}" for k in range(1, 6)
-    }
+    assert {member.tl for member in contract_of(models / "whole" / "1").members} == {f"SA10{k}" for k in range(1, 6)}
     assert main(["fleet", "other", "--tl", "city", "--models-dir", str(models)]) == 2
     refused(capsys, "city has no model under")
 
@@ -185,7 +216,6 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
         ("city", "--tl", "SA999", "--models-dir", str(models)): "SA999 has no model under",
         ("city", "--tl", "all", "--models-dir", str(tmp_path / "nowhere")): "nowhere: no such folder",
         ("SA101", "--tl", "all", "--city", str(GRID / "city.toml")): "has a TL of that name",
-        ("SA101", "--tl", "all", "--models-dir", str(models)): "is a TL's model; choose another name for the fleet",
         ("a/b", "--tl", "all", "--models-dir", str(models)): "is not a valid TL name",
         ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be at least 1",
         ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version number",
@@ -198,17 +228,25 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
     assert not (models / "city").exists()
 
 
+def test_a_model_without_actor_json_joins_a_fleet_as_a_graph(models):
+    (models / "SA101" / "4" / "assets.extra" / actor_file.FILE_NAME).unlink()
+    _, actor = read.read(models / "SA101" / "4")
+    assert actor.architecture == "graph"
+    assert build(models) == 0
+
+
 def test_an_inconsistent_fleet_contract_is_refused():
     def member(tl, begin, size=3, column=0, columns=1):
+        own = pb.PolicyContract(
+            tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4)
+        )
         return pb.Member(
             tl=tl,
             observation_begin=begin,
             observation_size=size,
             action_begin=column,
             action_size=columns,
-            contract=pb.PolicyContract(
-                tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4)
-            ),
+            contract=own,
         )
 
     def whole(*members, inputs=6, outputs=2):
@@ -234,7 +272,6 @@ def test_an_inconsistent_fleet_contract_is_refused():
 
 
 DAMAGED_STEPS = [
-    None,
     b"",
     b"[]",
     b"{}",
@@ -247,10 +284,9 @@ DAMAGED_STEPS = [
 
 
 @pytest.mark.parametrize("content", DAMAGED_STEPS, ids=range(len(DAMAGED_STEPS)))
-def test_a_model_with_a_missing_or_damaged_actor_json_is_read_as_a_graph(content, grid_models, tmp_path):
+def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_models, tmp_path):
     shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
-    file = tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME
-    file.unlink() if content is None else file.write_bytes(content)
+    (tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME).write_bytes(content)
     _, actor = read.read(tmp_path / "SA103" / "1")
     assert actor.architecture == "graph"
 
@@ -260,8 +296,8 @@ def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints)
     x = keras3.layers.Dense(9, "elu")(x)
     model = writers.randomise(keras3.Model(observation, keras3.layers.Dense(9, "tanh")(x * 0.5)))
     model.save(checkpoints / "SA101_trial_1.keras")
-    assert export(checkpoints) == 0
     models = checkpoints.parent / "models"
+    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(models)]) == 0
     _, actor = read.read(models / "SA101" / "1")
     assert actor.architecture == "graph" and actor.inputs == actor.outputs == 9
     assert build(models) == 0
@@ -298,7 +334,7 @@ def test_fleets_without_a_name_are_those_of_city_toml(models, tmp_path, text, fl
     (tmp_path / "city.toml").write_text(text)
     assert main(["fleet", "--city", str(tmp_path / "city.toml"), "--models-dir", str(models)]) == 0
     for name, tls in fleets.items():
-        assert {member.tl for member in from_saved_model(models / name / "1").members} == tls
+        assert {member.tl for member in contract_of(models / name / "1").members} == tls
 
 
 def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
@@ -315,7 +351,8 @@ def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
         (("--model-number", "3"), "--model-number is for one fleet"),
     ],
 )
-def test_fleet_without_name_or_tls_is_refused(models, capsys, flags, message, in_tmp_path):
+def test_fleet_without_name_or_tls_is_refused(models, tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
     assert main(["fleet", "--models-dir", str(models), *flags]) == 2
     refused(capsys, message)
 

@@ -2,91 +2,105 @@
 
 import json
 import os
+import zipfile
 
 import numpy as np
 import pytest
 
 from city.errors import InputError
-from export.actors.phase_competition import SHAPES
+from export.actors.phase_competition import LANE_INPUTS, SHAPES
+from export.checkpoints import regular_files
 from export.checkpoints.phase_networks import description_of, load, save
 from export.show import inspect_checkpoint
 from signals.approach_features import FEATURES
 from tests.export.exporting import export, refused
-from tests.export.phase_competition_models import random_networks
+from tests.export.phase_competition_models import random_network
 from training.phase_competition.networks import CRITIC_SHAPES
 
 DESCRIPTION = json.dumps({"features": FEATURES})
 
 
 @pytest.fixture
-def networks():
-    return random_networks(np.random.default_rng(0), 2)
+def network():
+    return random_network(np.random.default_rng(0))
 
 
 @pytest.fixture
-def critics():
+def critic():
     rng = np.random.default_rng(1)
-    return {name: rng.standard_normal((2, *shape)).astype(np.float32) for name, shape in CRITIC_SHAPES.items()}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in CRITIC_SHAPES.items()}
 
 
 @pytest.fixture
-def path(tmp_path, networks, critics):
-    save(tmp_path / "any.policy", networks, critics, {"trained": "for a test"})
+def path(tmp_path, network, critic):
+    save(tmp_path / "any.policy", network, critic, {"trained": "for a test"})
     return tmp_path / "any.policy"
 
 
-def write(path, networks, description=DESCRIPTION, **others):
+def write(path, network, description=DESCRIPTION, **others):
     """A file of arrays, without the checks of `save`."""
     description = {} if description is None else {"description": description}
     with path.open("wb") as file:
-        np.savez(file, **description, **networks, **others)
+        np.savez(file, **description, **network, **others)
     return path
 
 
-def test_file_has_the_networks_and_how_they_were_trained(path, networks, critics):
-    found = load(path, CRITIC_SHAPES)
-    assert found[0].keys() == SHAPES.keys() and {array.dtype.name for part in found for array in part.values()} == {
-        "float32"
-    }
-    np.testing.assert_equal(list(found), [networks, critics])
+def test_file_has_the_networks_and_how_they_were_trained(path, network, critic):
+    actor, _ = load(path)
+    assert actor.keys() == SHAPES.keys()
+    _, again = load(path, CRITIC_SHAPES)
+    for expected, found in ((network, actor), (critic, again)):
+        assert expected.keys() == found.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array)
+            assert found[name].dtype == np.float32
     assert description_of(path) == {"features": list(FEATURES), "trained": "for a test"}
 
 
-def test_saving_replaces_the_file_at_once(path, networks):
-    changed = {name: array + 1 for name, array in networks.items()}
+def test_saving_replaces_the_file_at_once(path, network):
+    changed = {name: array + 1 for name, array in network.items()}
     save(path, changed, {}, {})
     np.testing.assert_array_equal(load(path)[0]["lane_bias_1"], changed["lane_bias_1"])
     assert [other.name for other in path.parent.iterdir()] == ["any.policy"]
 
 
-def without(networks, name):
-    return {key: array for key, array in networks.items() if key != name}
+def without(network, name):
+    return {key: array for key, array in network.items() if key != name}
 
 
 def damage(change):
-    return lambda path, networks: write(path, change(networks))
+    """A file of network with one change."""
+    return lambda path, network: write(path, change(network))
 
 
-def truncate(path, networks):
+def truncate(path, network):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def fifo(path, networks):
+def fifo(path, network):
     path.unlink()
     os.mkfifo(path)
 
 
-def nan(networks):
-    networks["score_kernel_1"][1, 3, 4] = np.nan
-    return networks
+def bomb(path, network):
+    """A small file whose arrays are larger than a checkpoint may be."""
+    write(path, network)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("description2.npy", bytes(2 << 20))
+
+
+def nan(network):
+    network["score_kernel_1"][3, 4] = np.nan
+    return network
 
 
 DAMAGES = {
     "truncated": (truncate, "cannot be read as an .npz archive"),
-    "empty": (lambda path, networks: path.write_bytes(b""), "cannot be read as an .npz archive"),
-    "not an archive": (lambda path, networks: path.write_bytes(b"x" * 1000), "cannot be read as an .npz archive"),
+    "empty": (lambda path, network: path.write_bytes(b""), "cannot be read as an .npz archive"),
+    "not an archive": (lambda path, network: path.write_bytes(b"x" * 1000), "cannot be read as an .npz archive"),
     "FIFO": (fifo, "it is a FIFO"),
-    "no description": (lambda path, networks: write(path, networks, None), "has no description"),
+    "bomb": (bomb, "its arrays have more than"),
+    "no description": (lambda path, network: write(path, network, None), "has no description"),
     "description without features": (lambda path, n: write(path, n, "{}"), "its description cannot be read"),
     "description of another type": (lambda path, n: write(path, n, np.array(3)), "its description cannot be read"),
     "description that is no JSON": (lambda path, n: write(path, n, "{"), "its description cannot be read"),
@@ -112,13 +126,12 @@ DAMAGES = {
     ),
     "first array without an axis": (
         damage(lambda n: {**n, "lane_kernel_1": np.float32(1)}),
-        "lane_kernel_1 is missing",
+        "lane_kernel_1 has shape []",
     ),
     "other shape": (damage(lambda n: {**n, "green_kernel": n["green_kernel"][:, 1:]}), "green_kernel has shape"),
-    "fewer networks": (damage(lambda n: {**n, "green_bias": n["green_bias"][:1]}), "green_bias has shape [1, 32]"),
-    "no network": (
-        damage(lambda n: {name: array[:0] for name, array in n.items()}),
-        "lane_kernel_1 has shape [0, 20, 32]",
+    "several networks": (
+        damage(lambda n: {name: array[None] for name, array in n.items()}),
+        f"lane_kernel_1 has shape [1, {LANE_INPUTS}, 32], but must have shape [{LANE_INPUTS}, 32]",
     ),
     "NaN": (damage(nan), "score_kernel_1 has a value that is not a finite float32"),
     "text": (
@@ -134,18 +147,19 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_file_is_refused_in_one_line(name, path, networks):
+def test_damaged_file_is_refused_in_one_line(name, path, network, monkeypatch):
+    monkeypatch.setattr(regular_files, "MAX_BYTES", 1 << 20)
     apply, message = DAMAGES[name]
-    apply(path, networks)
+    apply(path, network)
     with pytest.raises(InputError) as refusal:
         load(path)
     assert message in str(refusal.value) and str(path) in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("damaged", [None, np.zeros((1, 32), np.float32), np.full((2, 32), np.nan, np.float32)])
-def test_damaged_critics_are_refused_in_one_line_where_they_are_read(damaged, path, networks, critics):
-    others = {f"critic_{name}": array for name, array in without(critics, "green_bias").items()}
-    write(path, networks, **others, **({} if damaged is None else {"critic_green_bias": damaged}))
+@pytest.mark.parametrize("damaged", [None, np.zeros((1, 32), np.float32), np.full(32, np.nan, np.float32)])
+def test_damaged_critics_are_refused_in_one_line_where_they_are_read(damaged, path, network, critic):
+    others = {f"critic_{name}": array for name, array in without(critic, "green_bias").items()}
+    write(path, network, **others, **({} if damaged is None else {"critic_green_bias": damaged}))
     load(path)
     with pytest.raises(InputError, match=r"critic_green_bias (is missing|has)"):
         load(path, CRITIC_SHAPES)
@@ -169,7 +183,7 @@ def test_flags_of_other_formats_are_refused(path, flag, message, capsys):
 def test_inspect_lists_the_arrays_of_a_policy(path, capsys):
     assert inspect_checkpoint.main([str(path)]) == 0
     *variables, summary = capsys.readouterr().out.splitlines()
-    assert summary.startswith("a policy of 2 networks, whose log-probabilities are added, for any TL")
+    assert summary == "a network for any TL of the dialect street"
     uses = dict(line.split(maxsplit=1) for line in variables)
     assert uses.keys() == {*SHAPES, "description", *(f"critic_{name}" for name in CRITIC_SHAPES)}
     assert uses["lane_kernel_1"].endswith("float32  phase competition")
@@ -180,17 +194,32 @@ def test_inspect_lists_the_arrays_of_a_policy(path, capsys):
     "description",
     [
         {"training": 3, "gate": 5},
-        {"training": [1, 2], "gate": {"networks": 7, "product": []}},
-        {"training": [{"--streets": None}] * 2, "gate": {"networks": [{}, None], "product": {}}},
+        {"training": [1, 2], "gate": {"streets": [], "mean_delay_s": None}},
+        {"training": {"--streets": None, "--updates": []}, "gate": {}},
     ],
 )
-def test_inspect_shows_a_policy_with_any_description(path, networks, critics, description, capsys):
-    save(path, networks, critics, description)
+def test_inspect_shows_a_policy_with_any_description(path, network, critic, description, capsys):
+    save(path, network, critic, description)
     assert inspect_checkpoint.main([str(path)]) == 0
-    assert "a policy of 2 networks" in capsys.readouterr().out
+    assert "a network for any TL" in capsys.readouterr().out
 
 
-def test_inspect_refuses_a_damaged_policy_in_one_line(path, networks, capsys):
-    write(path, nan(networks))
+def test_inspect_shows_how_a_policy_was_trained_and_its_gate(path, network, capsys):
+    training = {"--seed": 7, "--streets": ["a", "b"], "--updates": 5, "--episodes-per-update": 8, "--seconds": 900}
+    gate = {"simulations": 80, "streets": 40, "seconds": 900, "mean_delay_s": 30.5}
+    save(path, network, {}, {"training": training, "gate": gate})
+    assert inspect_checkpoint.main([str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert lines == [
+        "seed 7, streets: 2, 5 updates of 8 episodes of 900 s",
+        "gate: 80 simulations of 40 streets, 900 s each: 30.5 s in the geometric mean",
+    ]
+    save(path, network, {}, {"training": {"trained_on": ["SA101", "SA102"]}})
+    assert inspect_checkpoint.main([str(path)]) == 0
+    assert capsys.readouterr().out.endswith("trained on TLs SA101, SA102\n")
+
+
+def test_inspect_refuses_a_damaged_policy_in_one_line(path, network, capsys):
+    write(path, nan(network))
     assert inspect_checkpoint.main([str(path)]) == 2
     refused(capsys, "score_kernel_1 has a value that is not a finite float32")

@@ -3,20 +3,18 @@
 import numpy as np
 
 from city import network
-from export import pretrained
-from export.actors.phase_competition import SCALES, Junction, PhaseCompetition
+from export.actors.phase_competition import Junction, PhaseCompetition
 from export.checkpoints import phase_networks
 from pretraining.junction_policies import JunctionPolicies
 from pretraining.streets import city_of
 from pretraining.synthetic.streets import generate
 from signals import contract
+from tests.export.phase_competition_models import random_network, random_observations
 
 
 def observation(step: PhaseCompetition, rng: np.random.Generator) -> np.ndarray:
-    """A random observation of a junction, some lanes of which are empty."""
-    features = rng.uniform(0, 2, (step.lanes, len(SCALES))) * SCALES * rng.integers(0, 2, (step.lanes, 1))
-    current = np.eye(step.greens)[rng.integers(step.greens)]
-    return np.concatenate([current, [1.0, rng.uniform(0, 60)], features.ravel()]).astype(np.float32)
+    """A random observation of a junction."""
+    return random_observations(rng, *step.junction.sizes[:2], 1)[0]
 
 
 def test_junctions_of_any_size_are_asked_together(tmp_path):
@@ -24,10 +22,11 @@ def test_junctions_of_any_size_are_asked_together(tmp_path):
     city = city_of(folder)
     street = network.of_city(city)
     contracts = [contract.build(city, tl, street) for tl in city.tls.values()]
-    networks, _ = phase_networks.load(pretrained.policy())
-    steps = {c.tl: PhaseCompetition(networks, Junction.of_contract(c)) for c in contracts}
-    assert len({(step.greens, step.lanes) for step in steps.values()}) > 1, "the junctions have different sizes"
-    policies, rng = JunctionPolicies(contracts, pretrained.policy()), np.random.default_rng(1)
+    policy, network_weights = tmp_path / "any.policy", random_network(np.random.default_rng(0))
+    phase_networks.save(policy, network_weights, {}, {})
+    steps = {c.tl: PhaseCompetition(network_weights, Junction.of_contract(c)) for c in contracts}
+    assert len({step.junction.sizes for step in steps.values()}) > 1, "the junctions have different sizes"
+    policies, rng = JunctionPolicies(contracts, policy), np.random.default_rng(1)
     actions = set()
     for _ in range(100):
         due = rng.permutation(list(steps))[: rng.integers(1, len(steps) + 1)].tolist()
@@ -38,5 +37,5 @@ def test_junctions_of_any_size_are_asked_together(tmp_path):
             (expected,) = steps[tl].evaluate(observations[tl][None].astype(np.float64), []).argmax(1)
             assert answers[tl].action.tolist() == [expected]
             actions.add((tl, expected))
-    assert len(actions) > 2 * len(steps)
+    assert len(actions) >= 2 * len(steps)
     assert policies.ask({}) == {}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import policy_pb2 as pb
-from signals.approach_features import FEATURES, MAX_RED_S, ApproachFeatures
+from signals.approach_features import FEATURES, ApproachFeatures
 from signals.observation import NO_VEHICLES, VehicleReadings
 
 
@@ -18,8 +18,8 @@ def vehicle_readings(vehicles):
 
 
 def approach(upstream, exits=()):
-    """An approach from (row, distance, share, length, limit) and (row, share, length, limit); its lane is the first
-    one."""
+    """An approach from (row, distance, share, length, limit) and (row, share, length, limit, distance, 0 without it); its
+    lane is the first one."""
     return pb.Approach(
         lane_id=f"lane{upstream[0][0]}",
         upstream=[
@@ -29,23 +29,30 @@ def approach(upstream, exits=()):
             for row, distance_m, share, length_m, limit_mps in upstream
         ],
         exits=[
-            pb.ReadLane(lane_id=f"lane{row}", share=share, length_m=length_m, limit_mps=limit_mps)
-            for row, share, length_m, limit_mps in exits
+            pb.ReadLane(
+                lane_id=f"lane{row}",
+                share=share,
+                length_m=length_m,
+                limit_mps=limit_mps,
+                distance_m=distance_m[0] if distance_m else 0,
+            )
+            for row, share, length_m, limit_mps, *distance_m in exits
         ],
     )
 
 
-def features(approaches, vehicles, red_s=None, lanes=20):
+def features(approaches, vehicles, lanes=20):
+    """By name, the features of the first approach."""
     computed = ApproachFeatures(approaches, {f"lane{k}": k for k in range(lanes)})
-    rows = computed.compute(vehicle_readings(vehicles), np.zeros(len(approaches)) if red_s is None else np.array(red_s))
+    rows = computed.compute(vehicle_readings(vehicles))
     assert rows.dtype == np.float32 and rows.shape == (len(approaches), len(FEATURES))
     return dict(zip(FEATURES, rows[0].tolist(), strict=True))
 
 
-def one_by_one(approach, vehicles, red_s):
+def one_by_one(approach, vehicles):
     """The features of an approach by their definitions, vehicle by vehicle."""
     f = dict.fromkeys(FEATURES, 0.0)
-    f["longest_red"], f["nearest"] = min(red_s, MAX_RED_S), 300.0
+    f["nearest"] = 300.0
     count = weight = speeds = 0.0
     for lane in approach.upstream:
         for row, position_m, mps, waiting_s in vehicles:
@@ -70,17 +77,26 @@ def one_by_one(approach, vehicles, red_s):
                 speeds += lane.share * mps / lane.limit_mps
             if lane.share > 0.3:
                 f["longest_wait"] = max(f["longest_wait"], waiting_s)
+                if distance_m < 15 and distance_m <= f["nearest"]:
+                    f["first_wait"] = max(waiting_s, f["first_wait"] if distance_m == f["nearest"] else 0)
                 f["nearest"] = min(f["nearest"], distance_m)
     f["relative_speed"] = speeds / weight if weight else 0.0
     reach_m = sum(min(lane.length_m, 300 - lane.distance_m) * lane.share for lane in approach.upstream)
     f["occupancy"] = min(7.5 * count / reach_m, 1.5)
+    # an exit is a lane at 0 m and those that follow it
+    capacity = max(1, sum(lane.share * lane.length_m for lane in approach.exits) // 7.5)
+    blocked = []
     for lane in approach.exits:
         there = [(position_m, mps) for row, position_m, mps, _ in vehicles if f"lane{row}" == lane.lane_id]
-        halting = [mps for _, mps in there if mps < 0.3]
-        capacity = max(1, lane.length_m // 7.5)
-        f["exit_occupancy"] += lane.share * min(len(there) / capacity, 1.2)
-        f["exit_queue"] += lane.share * min(len(halting) / capacity, 1.2)
-        f["exit_blocked"] += lane.share * any(position_m < 25 and mps < 2 for position_m, mps in there)
+        f["exit_occupancy"] += lane.share * len(there) / capacity
+        f["exit_queue"] += lane.share * sum(mps < 0.3 for _, mps in there) / capacity
+        if lane.distance_m == 0:
+            blocked.append(0.0)
+        if any(lane.distance_m + position_m < 25 and mps < 2 for position_m, mps in there):
+            blocked[-1] = max(blocked[-1], lane.share)
+    f["exit_blocked"] = sum(blocked)
+    for name in ("exit_occupancy", "exit_queue"):
+        f[name] = min(f[name], 1.2)
     return [f[name] for name in FEATURES]
 
 
@@ -90,58 +106,63 @@ number = st.floats(0, 1)
 
 @st.composite
 def streets(draw, max_approaches=5):
-    """(approaches, vehicles (row, position, speed, waiting), red times) on lanes with a length and a speed limit
-    each."""
+    """(approaches, vehicles (row, position, speed, waiting)) on lanes with a length and a speed limit each."""
     length_m = draw(st.lists(st.sampled_from([0.9, 7.5, 40.0, 120.5, 400.0]), min_size=LANES, max_size=LANES))
     limit_mps = draw(st.lists(st.sampled_from([2.78, 8.33, 13.89, 27.78]), min_size=LANES, max_size=LANES))
     share = st.sampled_from([0.11, 0.25, 0.3, 1 / 3, 0.5, 1.0])
     rows = st.lists(st.integers(0, LANES - 1), max_size=5, unique=True)
-    approaches, red_s = [], []
+    approaches = []
     for _ in range(draw(st.integers(1, max_approaches))):
         upstream = [(row, draw(number) * 299, draw(share)) for row in draw(rows.filter(bool))]
         upstream[0] = (upstream[0][0], 0.0, 1.0)
-        exits = [(row, draw(share), length_m[row], limit_mps[row]) for row in draw(rows)]
+        exits = [
+            (
+                row,
+                draw(share),
+                length_m[row],
+                limit_mps[row],
+                draw(st.sampled_from([0.0, 7.5, 20.0, 40.0])) if k else 0.0,
+            )
+            for k, row in enumerate(draw(rows))
+        ]
         approaches.append(approach([(*lane, length_m[lane[0]], limit_mps[lane[0]]) for lane in upstream], exits))
-        red_s.append(draw(st.sampled_from([0.0, 4.5, 120.0, 3600.0, 9999.0, np.inf])))
     speeds = st.one_of(st.sampled_from([0.0, 0.29, 0.3, 1.99, 2.0]), st.floats(0, 40))
     vehicles = [
         (row, draw(number) * length_m[row], draw(speeds), draw(st.floats(0, 500)))
         for row in draw(st.lists(st.integers(0, LANES - 1), max_size=25))
     ]
-    return approaches, vehicles, red_s
+    return approaches, vehicles
 
 
 @given(streets())
 def test_every_feature_equals_a_loop_over_vehicles(street):
-    approaches, vehicles, red_s = street
+    approaches, vehicles = street
     computed = ApproachFeatures(approaches, {f"lane{k}": k for k in range(LANES)})
-    rows = computed.compute(vehicle_readings(vehicles), np.array(red_s))
-    expected = [one_by_one(*item, red) for item, red in zip([(a, vehicles) for a in approaches], red_s, strict=True)]
+    rows = computed.compute(vehicle_readings(vehicles))
+    expected = [one_by_one(approach, vehicles) for approach in approaches]
     np.testing.assert_allclose(rows, np.array(expected, np.float32), rtol=1e-5, atol=1e-5)
 
 
 @given(streets())
 def test_approaches_together_equal_each_alone(street):
-    approaches, vehicles, red_s = street
+    approaches, vehicles = street
     lane_row = {f"lane{k}": k for k in range(LANES)}
     readings = vehicle_readings(vehicles)
-    together = ApproachFeatures(approaches, lane_row).compute(readings, np.array(red_s))
+    together = ApproachFeatures(approaches, lane_row).compute(readings)
     for k, single in enumerate(approaches):
-        alone = ApproachFeatures([single], lane_row).compute(readings, np.array(red_s[k : k + 1]))
+        alone = ApproachFeatures([single], lane_row).compute(readings)
         np.testing.assert_array_equal(together[k], alone[0])
 
 
-def test_without_vehicles_only_red_and_the_reach_remain():
+def test_without_vehicles_only_the_reach_remains():
     found = ApproachFeatures([approach([(0, 0, 1, 100, 13.89)], [(1, 1, 100, 10)])], {"lane0": 0, "lane1": 1})
-    values = dict(zip(FEATURES, found.compute(NO_VEHICLES, np.array([30.0]))[0].tolist(), strict=True))
-    assert {name: value for name, value in values.items() if value} == {"longest_red": 30, "nearest": 300}
+    values = dict(zip(FEATURES, found.compute(NO_VEHICLES)[0].tolist(), strict=True))
+    assert {name: value for name, value in values.items() if value} == {"nearest": 300}
 
 
 def test_without_approaches_there_are_no_rows():
-    assert ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]), np.zeros(0)).shape == (
-        0,
-        len(FEATURES),
-    )
+    found = ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]))
+    assert found.shape == (0, len(FEATURES))
 
 
 def test_a_vehicle_counts_for_each_lane_that_it_may_reach():
@@ -176,6 +197,40 @@ def test_features_of_one_vehicle(upstream, vehicle, expected):
 
 def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():
     through = approach([(0, 0, 1, 100, 10)], [(1, 0.25, 100, 10), (2, 0.75, 50, 10)])
-    assert [
+    blocked = [
         features([through], [(2, at_m, mps, 0)])["exit_blocked"] for at_m, mps in ((24, 1.9), (26, 1.9), (24, 2.1))
-    ] == [0.75, 0, 0]
+    ]
+    assert blocked == [0.75, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("vehicles", "first_s"),
+    [
+        pytest.param([(0, 86, 0, 40)], 40, id="at the stop line"),
+        pytest.param([(0, 85, 0, 40)], 0, id="15 m before it"),
+        pytest.param([(0, 95, 0, 7), (0, 87, 0, 90)], 7, id="the first of two"),
+        pytest.param([(0, 95, 5, 0), (0, 87, 0, 90)], 0, id="a first one that moves"),
+        pytest.param([(0, 95, 0, 7), (1, 99, 0, 90)], 7, id="a vehicle on the way to the lane"),
+        pytest.param([(2, 99, 0, 90)], 0, id="a rare turn"),
+    ],
+)
+def test_first_wait_is_that_of_the_vehicle_at_the_stop_line(vehicles, first_s):
+    upstream = [*ALONE, (1, 5, 1, 100, 10), (2, 5, 0.3, 100, 10)]
+    assert features([approach(upstream)], vehicles)["first_wait"] == first_s
+
+
+def test_an_exit_reaches_over_the_lanes_that_follow():
+    """A lane of 15 m, then two branches of 30 m each: as much room as one lane of 45 m, six vehicles."""
+    through = approach(ALONE, [(1, 1, 15, 10), (2, 0.5, 30, 10, 15), (3, 0.5, 30, 10, 15)])
+    found = features([through], [(1, 14, 1, 0), (2, 20, 0, 0), (2, 10, 0, 0)])
+    assert (found["exit_occupancy"], found["exit_queue"]) == pytest.approx((2 / 6, 1 / 6))
+    assert found["exit_blocked"] == 1
+    # on a branch: 24 m behind the stop line, and 25 m
+    blocked = [features([through], [(2, at_m, 1, 0)])["exit_blocked"] for at_m in (9, 10)]
+    assert blocked == [0.5, 0]
+
+
+def test_branches_of_an_exit_do_not_count_twice_if_both_are_blocked():
+    through = approach(ALONE, [(1, 0.5, 15, 10), (2, 0.25, 30, 10, 15), (3, 0.25, 30, 10, 15), (4, 0.5, 90, 10)])
+    blocked = features([through], [(2, 1, 0, 0), (3, 1, 0, 0), (1, 1, 0, 0), (4, 1, 0, 0)])["exit_blocked"]
+    assert blocked == 1

@@ -1,20 +1,26 @@
 """The duration of a change of greens with the street's floors, compared with training."""
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from city import config, network
+from protos import policy_pb2 as pb
 from signals import contract
 from signals.change_times import (
     CAUSE_AND_REMEDY,
     ChangeTimes,
     change_times,
+    describe_arms,
     describe_longer,
+    describe_short_reds,
     signal_safeties,
     times_to_train_with,
     with_street_changes,
 )
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
 from tests.networks import netgenerate
 
 
@@ -114,3 +120,77 @@ def test_training_with_the_streets_floors_is_compared_by_its_record(fast):
     assert not same.is_longer and longer.is_slow and longer.training_s == same.total_s > 2.0
     assert same.min_green_factor == longer.min_green_factor > 1, "as in the training itself"
     assert times_to_train_with([same, longer]) == [], "greenserve train has the street's times in any case"
+
+
+PROGRAM = (("GgGr", 20), ("yyyr", 3), ("rrrr", 1), ("rrrG", 20), ("rrry", 3), ("rrrr", 1))
+
+
+def pairs(crossing, times, path_m=(23.9,) * 4, names=("SA101",), **changes):
+    """(contract, safety rules) of TLs at crossings whose programs have an all-red of 1 s; 23.9 m at 10 m/s take 2 s."""
+    phases = tuple(network.ProgramPhase(state, s, s, s) for state, s in PROGRAM)
+    program = replace(crossing.programs[0], phases=phases)
+    signal = replace(
+        crossing, programs=(program,), path_m=path_m, slowest_mps=(10.0,) * 4, approach_mps=(10.0,) * 4, **changes
+    )
+    return [(pb.PolicyContract(tl=name), [SignalSafety(signal, times, ["GgGr", "rrrG"])]) for name in names]
+
+
+OWN = SafetyTimes(3, 5, by_program=True)
+
+
+def test_programs_with_less_red_than_vehicles_need_are_named_in_one_line(crossing):
+    (line,) = describe_short_reds(pairs(crossing, OWN, names=[f"SA{k}" for k in range(7)]))
+    assert line == (
+        "programs have less red before a foe's green than vehicles need to clear the junction: "
+        + ", ".join(f"SA{k} (1 s, not 2 s)" for k in range(5))
+        + ' and 2 more; all_red_s = "computed" under [safety] in city.toml adds it'
+    )
+    worse = pairs(crossing, OWN, path_m=(23.9, 23.9, 38.9, 23.9), names=["SA9"])
+    (line,) = describe_short_reds([*pairs(crossing, OWN), *worse])
+    assert "junction: SA9 (1 s, not 3.5 s), SA101 (1 s, not 2 s);" in line
+
+
+@pytest.mark.parametrize(
+    ("times", "path_m"),
+    [
+        (OWN, (13.9,) * 4),
+        (OWN, (14.3,) * 4),
+        # [safety] sets it, or the contract has it
+        (SafetyTimes(3, 5, red_by_path=True), (23.9,) * 4),
+        (SafetyTimes(3, 5), (23.9,) * 4),
+        (replace(OWN, all_red_s=2), (23.9,) * 4),
+    ],
+)
+def test_programs_with_enough_red_are_not_named(crossing, times, path_m):
+    assert describe_short_reds(pairs(crossing, times, path_m)) == []
+
+
+OTHERS = "fixed and actuated have those of the programs, and the other arms others at "
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        pytest.param(OWN, "every arm has those of each signal's own program", id="default"),
+        pytest.param(SafetyTimes(3, 5, 1), "every arm has those of each signal's own program", id="the same number"),
+        pytest.param(SafetyTimes(3, 5), OTHERS + "SA101 (red 0 s, not 1 s)", id="no all-red"),
+        pytest.param(SafetyTimes(3, 5, red_by_path=True), OTHERS + "SA101 (red 2 s, not 1 s)", id="computed"),
+        pytest.param(replace(OWN, yellow_s=4), OTHERS + "SA101 (yellow 4 s, not 3 s)", id="a yellow of the contract"),
+        pytest.param(
+            replace(OWN, yellow_s=4, all_red_s=3), OTHERS + "SA101 (yellow 4 s, not 3 s, red 3 s, not 1 s)", id="both"
+        ),
+    ],
+)
+def test_arms_with_other_change_times_than_the_programs_are_named(crossing, times, text):
+    assert describe_arms(pairs(crossing, times)) == text
+
+
+def test_crossings_that_are_walked_clear_are_no_difference_of_arms(crossing):
+    walked = pairs(crossing, replace(OWN, walking_speed_mps=1.0), crossing_m=(0.0, 0.0, 0.0, 9.0))
+    walked[0][1][0].is_crossing[3] = True
+    assert describe_arms(walked) == "every arm has those of each signal's own program"
+
+
+def test_many_signals_with_other_change_times_are_counted(crossing):
+    names = [f"SA{k}" for k in range(7)]
+    assert describe_arms(pairs(crossing, SafetyTimes(3, 5), names=names)).endswith("SA4 (red 0 s, not 1 s) and 2 more")

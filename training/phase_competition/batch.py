@@ -50,6 +50,8 @@ def make_batch(
         own_greens, own_lanes, _ = np.max([junction.sizes for junction in own], 0).tolist()
         columns = padded_columns(own_greens, own_lanes, greens, lanes)
         for junction, tl in zip(own, transitions, strict=True):
+            # those without a decision too: all are padded to the most greens and lanes
+            junctions.append(junction)
             if len(tl.value) < 2:
                 continue
             advantage, target = _advantages(tl, ppo)
@@ -57,7 +59,7 @@ def make_batch(
             x = np.pad(tl.x[:-1], ((0, 0), (0, 1)))[:, columns]
             parts.append(
                 {
-                    "junction": np.full(count, len(junctions), np.int32),
+                    "junction": np.full(count, len(junctions) - 1, np.int32),
                     "x": x,
                     "action": tl.action[:-1, 0].astype(np.int32),
                     "log_p": tl.log_p[:-1],
@@ -68,7 +70,6 @@ def make_batch(
                     "value": tl.value[:-1],
                 }
             )
-            junctions.append(junction)
     if not parts:
         raise ValueError("no TL has taken two decisions")
     by_name = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

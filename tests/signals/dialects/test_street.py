@@ -15,10 +15,10 @@ from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 from signals import contract, policy_signals
-from signals.approach_features import FEATURES, ApproachFeatures
+from signals.approach_features import EXIT_M, FEATURES, ApproachFeatures
 from signals.change_times import change_times, signal_safeties, with_street_changes
 from signals.dialects import check_city_settings, of
-from signals.dialects.street import DIALECT, StreetObserver, StreetSequencer
+from signals.dialects.street import DIALECT, StreetSequencer
 from signals.observation import ObservationBatch, PhaseState, Readings, VehicleReadings, shares_of
 from signals.policy_signals import PolicySignal, greens_of
 from tests.city.scenarios import SCENARIOS, street
@@ -53,6 +53,7 @@ def test_contracts_of_real_signals_list_every_feature_by_lane_and_survive_a_roun
         lanes = [lane for lane in signal.lane_ids if not lane.startswith(":")]
         greens = greens_of(signal)
         expected = [("phase", "")] * len(greens) + [("min_green", ""), ("green_time", "")]
+        expected += [("since_green", "")] * len(greens)
         expected += [(kind, lane) for lane in lanes for kind in FEATURES]
         assert [(feature.kind, feature.lane_id) for feature in built.observation.features] == expected
         assert built.observation.size == len(expected) and {f.signal_id for f in built.observation.features} == {
@@ -73,8 +74,10 @@ def test_approaches_have_the_links_and_exits_of_the_network(name, request):
         for approach in built.signals[0].approaches:
             pairs = [(k, out) for k, link in enumerate(links) for lane, out in link if lane == approach.lane_id]
             assert sorted(approach.links) == sorted({k for k, _ in pairs})
-            assert {lane.lane_id for lane in approach.exits} == {out for _, out in pairs}
-            assert sum(lane.share for lane in approach.exits) == pytest.approx(1)
+            first = [lane for lane in approach.exits if lane.distance_m == 0]
+            assert {lane.lane_id for lane in first} == {out for _, out in pairs}
+            assert approach.exits[0] == first[0] and sum(lane.share for lane in first) == pytest.approx(1)
+            assert all(lane.distance_m < EXIT_M for lane in approach.exits)
             assert (approach.upstream[0].lane_id, approach.upstream[0].distance_m) == (approach.lane_id, 0)
             for lane in (*approach.upstream, *approach.exits):
                 assert (
@@ -184,49 +187,22 @@ def lane_rows(contracts):
     }
 
 
-def test_observation_is_one_hot_min_green_green_time_and_lane_features(built):
+def test_observation_is_one_hot_min_green_times_of_greens_and_lane_features(built):
     rows = lane_rows([built])
     lane = built.signals[0].approaches[0].lane_id
     readings = readings_of(len(rows), [(rows[lane], 5.0, 0.0, 33.0)])
-    greens = greens_of(built.signals[0])
+    greens = len(greens_of(built.signals[0]))
     observer = DIALECT.observer(built, rows, np.ones(len(rows)))
-    since_s = tuple(50.0 + k for k in range(len(greens)))
+    since_s = (50.0, 0.0, 5000.0, *range(60, 57 + greens))[:greens]
     x = observer.observe(readings, shares_of(readings, np.ones(len(rows))), PhaseState((1,), True, 12.5, since_s))
     assert x.dtype == np.float32 and len(x) == observer.size == built.observation.size
-    assert x[: len(greens) + 2].tolist() == [float(k == 1) for k in range(len(greens))] + [1, 12.5]
-    features = x[len(greens) + 2 :].reshape(-1, len(FEATURES))
-    red_s = [
-        max(
-            min(since for green, since in zip(greens, since_s, strict=True) if green[k] in "Gg") for k in approach.links
-        )
-        for approach in built.signals[0].approaches
-    ]
-    expected = ApproachFeatures(built.signals[0].approaches, rows).compute(readings.by_vehicle, np.array(red_s))
+    head = [float(k == 1) for k in range(greens)] + [1, 12.5]
+    # the times since the greens are bounded
+    assert x[: 2 * greens + 2].tolist() == head + [min(since, 3600) for since in since_s]
+    features = x[2 * greens + 2 :].reshape(-1, len(FEATURES))
+    expected = ApproachFeatures(built.signals[0].approaches, rows).compute(readings.by_vehicle)
     np.testing.assert_array_equal(features, expected)
     assert features[0, FEATURES.index("longest_wait")] == 33
-
-
-@given(data=st.data(), links=st.integers(1, 5), greens=st.integers(1, 6))
-def test_red_of_a_lane_is_that_of_its_link_that_has_waited_longest(data, links, greens):
-    states = data.draw(st.lists(st.text("Ggry", min_size=links, max_size=links), min_size=greens, max_size=greens))
-    since_s = data.draw(st.lists(st.floats(0, 4000), min_size=greens, max_size=greens))
-    lanes = data.draw(st.lists(st.lists(st.integers(0, links - 1), max_size=4), max_size=4))
-    signal = pb.Signal(
-        id="T", greens=states, approaches=[pb.Approach(lane_id=str(k), links=own) for k, own in enumerate(lanes)]
-    )
-    for own, red_s in zip(lanes, StreetObserver(signal, {}).longest_red_s(since_s), strict=True):
-        served = [[since for green, since in zip(states, since_s, strict=True) if green[k] in "Gg"] for k in own]
-        assert red_s == max((min(*since, 3600) for since in served if since), default=3600)
-
-
-def test_red_of_a_lane_that_no_green_serves_is_an_hour(built):
-    built.signals[0].approaches[0].links[:] = []
-    rows = lane_rows([built])
-    readings = readings_of(len(rows), [(0, 1, 1, 1)])
-    state = PhaseState((0,), True, 1.0, (0.0,) * built.action.size)
-    x = StreetObserver(built.signals[0], rows).observe(readings, shares_of(readings, np.ones(len(rows))), state)
-    red = x[built.action.size + 2 :].reshape(-1, len(FEATURES))[:, FEATURES.index("longest_red")]
-    assert red[0] == 3600 and set(red[1:]) == {0}
 
 
 @given(seed=st.integers(0, 2**32 - 1), vehicles=st.integers(1, 300))

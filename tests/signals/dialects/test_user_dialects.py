@@ -135,7 +135,7 @@ def test_intersection_decides_with_a_dialect_that_is_one_file_more(load_city, gr
             assert x.apply_answer(Answer(np.array([phases.index(first if now < 14 else second)])), now) == ""
         shown += [(now, command.state) for command in x.commands(now)[0]]
     assert x.state.next_decision_s == 35
-    assert shown[0] == (0, first) and shown[-1] == (19, second), "the safety rules add yellow and red"
+    assert shown[0] == (0, first) and shown[-1] == (17, second), "the safety rules add yellow"
 
 
 def test_installed_distribution_declares_a_dialect_under_its_name(load_city, install, grid_street):

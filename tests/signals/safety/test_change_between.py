@@ -43,7 +43,9 @@ def changes(ours, safety):
 
 
 @pytest.mark.parametrize(
-    "safety", [Safety(), Safety(floors="dialect"), Safety(all_red_s=2)], ids=["street", "dialect", "all-red"]
+    "safety",
+    [Safety(), Safety(floors="dialect"), Safety(all_red_s=2), Safety(all_red_s="computed")],
+    ids=["street", "dialect", "all-red", "computed"],
 )
 @pytest.mark.parametrize("name", ["grid", *SCENARIOS])
 def test_a_green_is_shown_after_its_change_time(name, safety, request):

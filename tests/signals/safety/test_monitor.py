@@ -287,6 +287,26 @@ def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
         assert [rule for rule, _ in broken_rules(signal, shown, limits)] == [MonitorRule.CLEARANCE] * is_too_short
 
 
+@pytest.mark.parametrize(
+    ("shown", "rule"),
+    [
+        ([(0, "GgGr"), (10, "yyyr"), (14, "rrrr"), (16, "rrrG")], None),
+        ([(0, "GgGr"), (10, "yyyr"), (13.9, "rrrr"), (16, "rrrG")], MonitorRule.YELLOW),
+        ([(0, "GgGr"), (10, "yyyr"), (14, "rrrr"), (15.9, "rrrG")], MonitorRule.CLEARANCE),
+        # the other green's yellow of 2 s is below the floor, and has no red after it
+        ([(0, "rrrG"), (10, "rrry"), (13, "GgGr")], None),
+        ([(0, "rrrG"), (10, "rrry"), (12.9, "GgGr")], MonitorRule.YELLOW),
+    ],
+)
+def test_change_times_of_the_program_are_checked(crossing, shown, rule):
+    phases = (("GgGr", 20), ("yyyr", 4), ("rrrr", 2), ("rrrG", 20), ("rrry", 2))
+    program = replace(crossing.programs[0], phases=tuple(network.ProgramPhase(state, s, s, s) for state, s in phases))
+    signal = _with(crossing, programs=(program,))
+    limits = SafetyTimes(yellow_s=3, min_green_s=5, by_program=True)
+    assert {broken for broken, _ in broken_rules(signal, shown, limits)} == (set() if rule is None else {rule})
+    assert broken_rules(signal, [(0, "rrrG"), (10, "rrry"), (13, "GgGr")], replace(limits, by_program=False)) == []
+
+
 @given(path_m=st.floats(0, 100), centimetres_per_s=st.integers(0, 6000))
 def test_monitor_and_safety_rules_require_the_same_times(path_m, centimetres_per_s):
     mps = centimetres_per_s / 100

@@ -1,12 +1,15 @@
 """The stricter of a contract's times and the city's, or the contract's alone."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from city.config import Safety
+from city.network import OFF_PROGRAM, Program, ProgramPhase
 from protos import policy_pb2 as pb
-from signals.safety.safety_times import SafetyTimes, red_clearance_s, times_for, yellow_s_at
+from signals.safety.safety_times import SafetyTimes, program_times, red_clearance_s, times_for, yellow_s_at
+from signals.safety.signal_safety import SignalSafety
 from tests.signals.safety.floor_examples import PATHS, SPEEDS
 
 CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
@@ -30,8 +33,18 @@ BOUNDS = dict(max_red_s=90, walking_speed_mps=1.1)
         ),
         pytest.param(
             Safety(min_yellow_s=3, min_green_s=4, max_green_s=60, **BOUNDS),
+            SafetyTimes(3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, by_program=True),
+            id="yellow and red are the program's if the city sets no all-red",
+        ),
+        pytest.param(
+            Safety(min_yellow_s=3, min_green_s=4, max_green_s=60, all_red_s="computed", **BOUNDS),
             SafetyTimes(3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=True),
-            id="red clearance is by path if the city sets no all-red",
+            id="red clearance is by path if it is computed",
+        ),
+        pytest.param(
+            Safety(min_yellow_s=3, min_green_s=4, all_red_s=0),
+            SafetyTimes(3, 5, 1, 50, yellow_by_speed=True),
+            id="no red but the contract's",
         ),
         pytest.param(
             Safety(min_yellow_s=3, min_green_s=9, all_red_s=2, max_green_s=20, floors="dialect", **BOUNDS),
@@ -66,3 +79,84 @@ def test_yellow_is_that_of_the_approach_speed(mps, yellow_s):
 @pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
 def test_red_clearance_is_the_time_to_clear_the_path(path_m, mps, red_s):
     assert red_clearance_s(path_m, mps) == pytest.approx(red_s)
+
+
+def running(crossing, *phases, kind="static"):
+    """The crossing with a program. `phases`: states with their durations, such as "GgGr 20"."""
+    states = [(phase.split()[0], float(phase.split()[1])) for phase in phases]
+    program = Program("0", kind, 0, tuple(ProgramPhase(state, s, s, s) for state, s in states))
+    return replace(crossing, programs=(program,), active_program="0")
+
+
+TWO_GREENS = ("GgGr 20", "yyyr 3", "rrrr 2", "rrrG 20", "rrry 4", "rrrr 1")
+
+
+@pytest.mark.parametrize(
+    ("phases", "yellow_s", "red_s"),
+    [
+        pytest.param(["GgGr 20", "yyyr 3", "rrrG 20", "rrry 4"], [3, 3, 3, 4], [0] * 4, id="no all-red"),
+        pytest.param(TWO_GREENS, [3, 3, 3, 4], [2, 2, 2, 1], id="an all-red after each green"),
+        pytest.param([*TWO_GREENS[2:], *TWO_GREENS[:2]], [3, 3, 3, 4], [2, 2, 2, 1], id="it begins with the all-red"),
+        pytest.param(
+            ["GgGr 20", "yyyr 3", "rrrr 2", "rrrr 1.5", "rrrG 20", "rrry 2", "rrry 2"],
+            [3, 3, 3, 4], [3.5, 3.5, 3.5, 0], id="phases of one colour add up",
+        ),
+        pytest.param(
+            ["GgGr 20", "yyyr 3", "rrru 2", "rrrG 20", "rrry 4", "uuur 1"],
+            [3, 3, 3, 4], [2, 2, 2, 1], id="red-amber of the following green",
+        ),
+        pytest.param(
+            [*TWO_GREENS, "GrGr 20", "yryr 5", "rrrr 1", "rrrG 20", "rrry 3"],
+            [5, 3, 5, 4], [2, 2, 2, 1], id="the longest of several transitions",
+        ),
+        pytest.param(
+            ["GGrr 10", "Gyrr 3", "GrGr 20", "yryr 4", "rrrr 2", "rrrG 20", "rrry 3"],
+            [4, 3, 4, 3], [2, 0, 2, 0], id="leading left",
+        ),
+        pytest.param(
+            ["GgGr 20", "GyGr 4", "GrGr 5", "yryr 3", "rrrr 2", "rrrG 20", "rrry 3"],
+            [3, 4, 3, 3], [2, 2, 2, 0], id="a link that turns red before no foe has the longest red",
+        ),
+        pytest.param(
+            ["GGrr 10", "Gyrr 3", "rrrr 1", "rrGr 20", "rryr 3", "rrrr 2", "GGrr 9", "yyrr 3", "rrrG 9", "rrry 3"],
+            [3, 3, 3, 3], [0, 1, 2, 0], id="rings that end apart",
+        ),
+        pytest.param(
+            ["GgGr 20", "Gyyr 3", "yrrr 3", "rrrr 1", "rrrG 20", "rrry 3"],
+            [3, 3, 3, 3], [1, 4, 4, 0], id="links that end one after the other",
+        ),
+        pytest.param(
+            ["GgGr 20", "YYyr 3", "rrrr 2", "rrrG 20", "rrry 4"], [3, 3, 3, 4], [2, 2, 2, 0], id="yellow of Y",
+        ),
+        pytest.param(["GgGr 20", "yyyr 3", "rrrr 2"], [0] * 4, [0] * 4, id="one green"),
+        pytest.param(["GgGr 90"], [0] * 4, [0] * 4, id="one phase"),
+        pytest.param(["GgGr 30", "rrrG 30"], [0] * 4, [0] * 4, id="neither yellow nor red"),
+        pytest.param(["GgG 20", "yyy 3", "rrr 2", "rrrG 20", "rrry 4"], [3, 3, 3, 4], [2, 2, 2, 0], id="short states"),
+        pytest.param(["oooo 9"], [0] * 4, [0] * 4, id="blinking"),
+        pytest.param(["rrrr 9"], [0] * 4, [0] * 4, id="red"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["static", "actuated"])
+def test_change_times_of_a_program_are_known_by_link(crossing, phases, yellow_s, red_s, kind):
+    assert program_times(running(crossing, *phases, kind=kind)) == (yellow_s, red_s)
+
+
+def test_a_signal_that_is_off_has_no_change_times(crossing):
+    signal = replace(crossing, programs=(OFF_PROGRAM,), active_program=OFF_PROGRAM.id)
+    assert program_times(signal) == ([0] * 4, [0] * 4)
+
+
+def test_the_safety_rules_keep_the_programs_change_times(crossing):
+    """Yellow never below its floor; no green before the program's red."""
+    signal = running(crossing, "GgGr 20", "yyyr 2", "rrrr 2", "rrrG 20", "rrry 5", "rrrr 1")
+    own = SafetyTimes(3, 5, by_program=True)
+    rules = SignalSafety(signal, own, ["GgGr", "rrrG"])
+    assert (rules.yellow_s, rules.clearance_s) == ([3, 3, 3, 5], [2, 2, 2, 1])
+    assert rules.change_between_s("GgGr", "rrrG") == 5 and rules.change_between_s("rrrG", "GgGr") == 6
+    without = SignalSafety(signal, replace(own, by_program=False), ["GgGr", "rrrG"])
+    assert (without.yellow_s, without.clearance_s) == ([3] * 4, [0] * 4)
+    longer = SignalSafety(signal, replace(own, all_red_s=1.5), ["GgGr", "rrrG"])
+    assert longer.clearance_s == [2, 2, 2, 1.5]
+    rules.start_from("GgGr", 0)
+    shown = [rules.permit("rrrG", float(t))[0].state for t in range(10, 17)]
+    assert shown == ["yyyr"] * 3 + ["rrrr"] * 2 + ["rrrG"] * 2

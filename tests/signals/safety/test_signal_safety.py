@@ -468,6 +468,7 @@ def test_no_sequence_of_requests_breaks_a_rule(crossroads, data):
             min_green_s=st.sampled_from([4.0, 7.0]),
             all_red_s=st.sampled_from([0.0, 1.0, 2.0]),
             red_by_path=st.booleans(),
+            by_program=st.booleans(),
             max_green_s=st.sampled_from([math.inf, 20.0]),
             max_red_s=st.sampled_from([math.inf, 40.0]),
         )

@@ -1,5 +1,6 @@
 """Networks, batches and learner of the policy for any junction."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from export.actors.phase_competition import EXIT_BLOCKED, RED, Junction
+from export.actors.phase_competition import Observed, observation_size
 from pretraining.cloning import clone
 from signals.approach_features import FEATURES
-from tests.training.traced_learners import street_learner
+from tests.export.phase_competition_models import junction_of
 from training.learning import StreetLearning
 from training.phase_competition import batch
 from training.phase_competition.networks import StreetLayout, initial_arrays
+from training.phase_competition.street_learner import StreetLearner
 from training.ppo_config import StreetPpo
 from training.settings import Settings
 from training.transitions import Transitions
@@ -22,91 +24,101 @@ NEAR_SIGHTED = StreetPpo(gamma=0.0001, gae_lambda=0.0)
 
 
 def junction(greens, lanes, seed=0):
+    """A junction whose lanes have a link each; the first green serves all of them."""
     rng = np.random.default_rng(seed)
-    protected = (rng.random((greens, lanes)) < 0.5).astype(np.float32)
-    protected[0] = 1
-    permissive = np.where(protected > 0, 0, rng.random((greens, lanes)) < 0.3).astype(np.float32)
-    square = rng.random((greens, greens)).astype(np.float32)
-    following, limits = np.zeros((greens, lanes), np.float32), rng.random((lanes, 2)).astype(np.float32)
-    return Junction(protected, permissive, square, square.T, following, limits, np.ones(1, np.float32))
+    states = ["G" * lanes, *("".join(row) for row in rng.choice(list("GGgr"), (greens - 1, lanes)))]
+    return junction_of(states, [[lane] for lane in range(lanes)], rng)
 
 
-def observation(greens, lanes, seed=0):
-    rng = np.random.default_rng(seed)
-    values = rng.uniform(0, 5, greens + 2 + lanes * len(FEATURES)).astype(np.float32)
-    values[:greens] = 0
-    values[rng.integers(greens)] = 1
-    return values
+def plain_junction(lanes, greens=None):
+    """A junction with a green for each lane, or with these greens."""
+    greens = greens or ["".join("G" if k == lane else "r" for k in range(lanes)) for lane in range(lanes)]
+    return junction_of(greens, [[lane] for lane in range(lanes)])
+
+
+def observed(x, greens):
+    """The parts of observations, to be changed."""
+    return Observed.of(x, greens)
+
+
+def nothing_restricts(x, greens):
+    """Let no rule restrict the decisions: no vehicle halts, all lanes have vehicles, and none stands."""
+    parts = observed(x, greens)
+    parts.since_s[:] = 10
+    for name, value in (("exit_blocked", 0), ("first_wait", 0), ("vehicles_near", 1)):
+        parts.features[..., FEATURES.index(name)] = value
+    return x
 
 
 def arrays(seed=0):
     return initial_arrays(np.random.default_rng(seed))
 
 
+@functools.cache
+def traced(clip, target_kl):
+    """(learner, its first state): the graph of an update is traced once for all tests."""
+    own = StreetLearner(arrays(), StreetPpo(clip=clip, target_kl=target_kl))
+    return own, own.state()
+
+
 def learner_with(**settings):
-    return street_learner(arrays(), StreetPpo(**settings))
+    """A learner in its first state."""
+    ppo = StreetPpo(**settings)
+    own, state = traced(ppo.clip, ppo.target_kl)
+    own.restore(state)
+    own.ppo = ppo
+    return own
 
 
-def learn(learner, data, seed=1, progress=0.0):
+def learn(learner, data, rng, progress):
     """Learn from what `make_batch` returns."""
     decisions, junctions = data
-    return learner.learn([decisions], np.random.default_rng(seed), progress, junctions)
+    return learner.learn([decisions], rng, progress, junctions)
 
 
-def transitions(count, rng, width, greens):
-    x = rng.uniform(0, 3, (count, width)).astype(np.float32)
-    x[:, :greens] = np.eye(greens)[rng.integers(greens, size=count)]
-    # no rule restricts the decisions
-    x[:, -(x.shape[1] // len(FEATURES)) * len(FEATURES) :].reshape(count, -1, len(FEATURES))[..., EXIT_BLOCKED] = 0
-    action = rng.integers(greens, size=(count, 1)).astype(np.float32)
+def transitions(count, rng, greens, lanes, own_greens=None):
+    """Decisions at a junction of greens and lanes with padding, of which `own_greens` are its own."""
+    x = rng.uniform(0, 3, (count, observation_size(greens, lanes))).astype(np.float32)
+    own_greens = own_greens or greens
+    x[:, :greens] = np.eye(greens)[rng.integers(own_greens, size=count)]
+    action = rng.integers(own_greens, size=(count, 1)).astype(np.float32)
     durations = np.append(5.0 * rng.integers(1, 4, count - 1), 0).astype(np.float32)
     value, reward = (rng.normal(size=count).astype(np.float32) for _ in range(2))
-    return Transitions(x, action, np.full(count, -np.log(greens), np.float32), value, reward, durations)
+    log_p = np.full(count, -np.log(own_greens), np.float32)
+    return Transitions(nothing_restricts(x, greens), action, log_p, value, reward, durations)
 
 
 def one_batch(count=200):
-    tl = transitions(count, np.random.default_rng(0), 4 + 2 * len(FEATURES), 3)
+    tl = transitions(count, np.random.default_rng(0), 3, 2)
     return batch.make_batch([((junction(3, 2),), (tl,))], StreetPpo(gae_lambda=0.9))
 
 
 def test_a_forced_decision_is_certain_and_serves_the_lane():
-    own = junction(3, 2)
-    own.protected[:] = [[1, 0], [1, 0], [0, 1]]
-    own.permissive[:] = 0
-    networks = StreetLayout(("A",), (own,)).networks(arrays(), 1.0)
-    values = observation(3, 2)
-    values[:3], values[4] = [1, 0, 0], 0
-    values[5 + len(FEATURES) + RED] = 130
-    values[5 + len(FEATURES) + FEATURES.index("halting")] = 1
-    values[5 + len(FEATURES) + FEATURES.index("exit_blocked")] = 0
-    x = networks.inputs_of([values] * 20, np.zeros(20, np.intp))
-    actions, log_p = networks.sample(np.zeros(20, np.intp), x, np.random.default_rng(0))
+    networks = StreetLayout(("A",), (plain_junction(2, ["Gr", "Gr", "rG"]),)).networks(arrays(), 1.0)
+    x = np.zeros((20, observation_size(3, 2)), np.float32)
+    parts = observed(x, 3)
+    parts.current[:, 0], parts.since_s[:, 1:] = 1, 130
+    parts.features[:, 1, FEATURES.index("halting")] = 1
+    rows = np.zeros(20, np.intp)
+    actions, log_p = networks.sample(rows, networks.inputs_of(list(x), rows), np.random.default_rng(0))
     assert (actions == 2).all() and (log_p == 0).all()
 
 
-def test_several_networks_act_as_the_product_of_their_policies():
-    layout = StreetLayout(("A",), (junction(4, 6),))
-    first, second = arrays(1), arrays(2)
-    both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
-    row = np.array([0])
-    x = layout.networks(first, 1.0).inputs_of([observation(4, 6)], row)
-    log_p = [layout.networks(a, 5.0)._log_p(row, x, np.ones((1, 4), bool)) for a in (first, second, both)]
-    expected = log_p[0] + log_p[1]
-    np.testing.assert_allclose(log_p[2], expected - np.log(np.exp(expected).sum()), atol=1e-5)
-
-
 def test_the_heuristic_takes_the_green_with_most_vehicles_and_keeps_equal_ones():
-    own = junction(2, 2)
-    own.protected[:], own.permissive[:] = np.eye(2), 0
-    networks = StreetLayout(("A",), (own,)).networks([], 1.0)
-    values = np.zeros(2 + 2 + 2 * len(FEATURES), np.float32)
-    values[0] = 1
-    near = FEATURES.index("vehicles_near")
-    values[4 + near], values[4 + len(FEATURES) + near] = 4, 6
+    networks = StreetLayout(("A",), (plain_junction(2),)).networks([], 1.0)
+    x = np.zeros((1, observation_size(2, 2)), np.float32)
+    parts = observed(x, 2)
+    parts.current[:, 0], parts.since_s[:, 1] = 1, 20
+    near = parts.features[..., FEATURES.index("vehicles_near")]
     row = np.array([0])
-    assert networks.greedy_actions(row, networks.inputs_of([values], row)) == 0  # a change costs time
-    values[4 + len(FEATURES) + near] = 8
-    assert networks.greedy_actions(row, networks.inputs_of([values], row)) == 1
+    near[:] = 4, 6
+    assert networks.greedy_actions(row, networks.inputs_of(list(x), row)) == 0  # a change costs time
+    near[:] = 4, 8
+    assert networks.greedy_actions(row, networks.inputs_of(list(x), row)) == 1
+    # what the rules forbid is not chosen: a late lane
+    near[:] = 8, 0
+    parts.features[:, 1, FEATURES.index("halting")], parts.since_s[:, 1] = 1, 130
+    assert networks.greedy_actions(row, networks.inputs_of(list(x), row)) == 1
 
 
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=20))
@@ -118,7 +130,7 @@ def test_squashing_is_inverted(values):
 @settings(deadline=None, max_examples=20)
 @given(st.integers(2, 12), st.integers(0, 1000))
 def test_advantages_are_sums_discounted_by_time(count, seed):
-    tl = transitions(count, np.random.default_rng(seed), 20, 2)
+    tl = transitions(count, np.random.default_rng(seed), 2, 1)
     gamma, lam = 0.9, 0.8
     advantage, target = batch._advantages(tl, StreetPpo(gamma=gamma, gae_lambda=lam))
     value = batch.unsquashed(tl.value.astype(float))
@@ -150,35 +162,34 @@ def test_a_difference_counts_as_much_in_one_decision_as_in_three(is_difference):
 def restricted_decisions(layout, learner):
     """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their
     batch."""
-    junctions, greens, lanes = layout.junctions, 4, 3
-    x = np.zeros((200, greens + 1 + lanes * len(FEATURES)), np.float32)
-    x[:, 0], features = 1, x[:, greens + 1 :].reshape(200, lanes, -1)
-    for name, values in (("halting", [0, 1, 0]), ("longest_red", [0, 130, 0])):
-        features[..., FEATURES.index(name)] = values
+    x = np.zeros((200, observation_size(4, 3)), np.float32)
+    parts = observed(x, 4)
+    parts.current[:, 0], parts.since_s[:, 1:3] = 1, 130
+    parts.features[:, 1, FEATURES.index("halting")] = 1
     rng = np.random.default_rng(0)
     actions, log_p = layout.networks(learner.arrays, 1.0).sample(np.ones(200, np.intp), x, rng)
     ones = np.ones(200, np.float32)
     tl = Transitions(x, actions, log_p, 0 * ones, (actions[:, 0] == 2).astype(np.float32), 5 * ones)
-    return tl, batch.make_batch([(junctions, (transitions(1, rng, x.shape[1], 4), tl))], NEAR_SIGHTED)
+    return tl, batch.make_batch([(layout.junctions, (transitions(1, rng, 4, 3), tl))], NEAR_SIGHTED)
 
 
 def test_the_learner_sees_the_probabilities_among_the_greens_that_the_decision_was_made_among():
-    small = junction(3, 3)
-    small.protected[:], small.permissive[:] = [[1, 0, 0], [0, 1, 0], [0, 1, 1]], 0
+    small = plain_junction(3, ["Grr", "rGr", "rGG"])
     layout, learner = StreetLayout(("A", "B"), (junction(4, 3), small)), learner_with(entropy=0.0)
     tl, data = restricted_decisions(layout, learner)
     assert set(tl.action[:, 0]) == {1, 2}
     assert (data[0]["allowed"] == [False, True, True, False]).all()
+    statistics = learn(learner, data, np.random.default_rng(0), 0.0)
     # two greens, nearly as likely, and the same policy that has decided
-    assert -np.log(2) <= learn(learner, data)["entropy_loss"] < -0.6
+    assert -np.log(2) <= statistics["entropy_loss"] < -0.6
     for _ in range(20):
-        learn(learner, restricted_decisions(layout, learner)[1])
+        learn(learner, restricted_decisions(layout, learner)[1], np.random.default_rng(0), 0.0)
     assert (restricted_decisions(layout, learner)[0].action == 2).mean() > 0.9
 
 
 def test_a_decision_on_a_quiet_street_counts_as_much_as_one_on_a_congested_street():
     own, rng = junction(3, 2), np.random.default_rng(0)
-    quiet, congested = (transitions(1000, rng, 4 + 2 * len(FEATURES), 3) for _ in range(2))
+    quiet, congested = (transitions(1000, rng, 3, 2) for _ in range(2))
     for tl, factor in ((quiet, 0.1), (congested, 10.0)):
         tl.value[:] = 0
         tl.reward[:] = factor * rng.standard_normal(len(tl.reward))
@@ -201,18 +212,15 @@ def test_a_batch_without_two_decisions_is_refused():
 
 def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
     rng = np.random.default_rng(3)
-    own = (junction(2, 2), junction(4, 4))
-    for of_tl in own:
-        of_tl.protected[:], of_tl.permissive[:] = np.eye(len(of_tl.protected)), 0
-    width, halting = 4 + 1 + 4 * len(FEATURES), FEATURES.index("halting")
+    own = (plain_junction(2), plain_junction(4))
     layout = StreetLayout(("A", "B"), own)
 
     def decisions(greens):
-        x = np.zeros((200, width), np.float32)
-        x[:, :4] = np.eye(4)[rng.integers(greens, size=200)]
+        x = np.zeros((200, observation_size(4, 4)), np.float32)
+        parts = observed(x, 4)
+        parts.current[:] = np.eye(4)[rng.integers(greens, size=200)]
         queues = rng.integers(0, 9, (200, greens))
-        for lane in range(greens):
-            x[:, 5 + lane * len(FEATURES) + halting] = queues[:, lane]
+        parts.features[:, :greens, FEATURES.index("halting")] = queues
         return x, queues
 
     learner = learner_with(learning_rate=3e-3, minibatch=128, entropy=0.0, final_sharpness=1.0)
@@ -224,7 +232,7 @@ def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
             actions, log_p = networks.sample(np.full(200, row), x, rng)
             served = queues[np.arange(200), actions[:, 0].astype(int)].astype(np.float32)
             parts.append(Transitions(x, actions, log_p, np.zeros(200, np.float32), served, np.full(200, 5, np.float32)))
-        learn(learner, batch.make_batch([(own, tuple(parts))], NEAR_SIGHTED), rng)
+        learn(learner, batch.make_batch([(own, tuple(parts))], NEAR_SIGHTED), rng, 0.0)
     networks = layout.networks(learner.arrays, 1.0)
     for row, greens in enumerate((2, 4)):
         x, queues = decisions(greens)
@@ -234,24 +242,26 @@ def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
 
 def test_cloning_imitates_the_actions_of_a_batch():
     own, rng = junction(3, 2), np.random.default_rng(0)
-    tl = transitions(200, rng, 4 + 2 * len(FEATURES), 3)
+    tl = transitions(200, rng, 3, 2)
     tl.action[:] = 2
+    learner = learner_with(minibatch=64)
     data = batch.make_batch([((own,), (tl,))], StreetPpo(gae_lambda=0.9))
-    assert clone(learner_with(minibatch=64), *data, rng, 60) < 0.2
+    assert clone(learner, *data, rng, 60) < 0.2
 
 
 def test_a_restored_learner_continues_alike():
     data, results = one_batch(), []
     for restores in (False, True):
         learner = learner_with(epochs=1)
-        learn(learner, data)
+        learn(learner, data, np.random.default_rng(1), 0.0)
         if restores:
             state = learner.state()
             learner = learner_with(epochs=1)
             learner.restore(state)
-        learn(learner, data, 2, 0.5)
+        learn(learner, data, np.random.default_rng(2), 0.5)
         results.append(learner.arrays)
-    np.testing.assert_equal(*results)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_cloned():
@@ -259,24 +269,53 @@ def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_c
     data, learner = one_batch(), learner_with(epochs=1, learning_rate=1e-3)
     clone(learner, *data, np.random.default_rng(0), 100)
     before = learner.arrays[-1]
-    learn(learner, data)
+    learn(learner, data, np.random.default_rng(1), 0.0)
     assert abs(learner.arrays[-1] - before) == pytest.approx(1e-3, rel=0.01)
 
 
-def test_weights_are_those_of_the_release_without_statistics():
-    """Sums of some arrays' absolute values after two updates with the defaults of then, before target_kl and masks were
-    added."""
+def test_two_updates_give_the_weights_that_they_gave_before():
+    """Sums of some arrays' absolute values: who changes them changes how a policy is trained."""
     data, learner = one_batch(40), learner_with(epochs=6, minibatch=1024)
-    learn(learner, data)
-    learn(learner, data, 2, 0.5)
+    learn(learner, data, np.random.default_rng(1), 0.0)
+    learn(learner, data, np.random.default_rng(2), 0.5)
     sums = [np.abs(array.astype(float)).sum() for array in learner.arrays]
-    np.testing.assert_allclose(sums[:4], [126.4700191, 0.1485679154, 204.6515006, 0.1221028922], rtol=1e-5)
-    np.testing.assert_allclose(sums[-4:], [816.2717441, 0.254311683, 6.598577902, 0.005088039208], rtol=1e-5)
+    np.testing.assert_allclose(sums[:4], [141.8267124, 0.1389838613, 204.0109981, 0.08632162763], rtol=1e-5)
+    np.testing.assert_allclose(sums[-4:], [816.7702235, 0.2966703484, 6.346439791, 0.006489456166], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip": 0.001}, {"entropy": 0.5},
+        {"epochs": 2},
+        {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_every_setting_of_the_learner_changes_its_weights(setting):
+    data, results = one_batch(), []
+    for ppo in ({}, setting):
+        learner = learner_with(**ppo)
+        learn(learner, data, np.random.default_rng(1), 0.5)
+        results.append(learner.arrays)
+    assert any(not np.array_equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.slow
+def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
+    data, steps = one_batch(), []
+    for target in (None, 1e-6, 10.0):
+        learner = learner_with(learning_rate=1e-2, target_kl=target)
+        statistics = learn(learner, data, np.random.default_rng(1), 0.0)
+        steps.append(int(learner.optimisers[0].variables[0].numpy()))
+        assert target is None or (statistics["approx_kl"] > 1.5 * target) is (target == 1e-6)
+    assert steps[0] == steps[2] == 8 > steps[1]
 
 
 def test_statistics_of_the_first_step_are_those_of_the_old_policy():
     data = decisions, _ = one_batch()
-    statistics = learn(learner_with(epochs=1), data)
+    learner = learner_with(epochs=1)
+    statistics = learn(learner, data, np.random.default_rng(1), 0.0)
     assert statistics["decisions"] == len(decisions["target"]) and -np.log(3) <= statistics["entropy_loss"] < 0
     target = decisions["target"].astype(float)
     expected = 1 - np.var(target - decisions["value"]) / np.var(target)
@@ -286,8 +325,7 @@ def test_statistics_of_the_first_step_are_those_of_the_old_policy():
 def test_a_tl_of_one_decision_in_an_episode_is_left_out_and_the_others_keep_their_columns():
     """The TL with most greens may decide once: the observations of the others are padded to its greens."""
     layout, rng = StreetLayout(("A", "B"), (junction(4, 2), junction(2, 2))), np.random.default_rng(0)
-    width = 4 + 1 + 2 * len(FEATURES)
-    large, small = (transitions(count, rng, width, greens) for count, greens in ((1, 4), (50, 2)))
+    large, small = transitions(1, rng, 4, 2), transitions(50, rng, 4, 2, own_greens=2)
     (decisions,), _ = StreetLearning(layout, Settings(Path()), rng)._batches([{"A": large, "B": small}, {}])
     assert len(decisions["target"]) == 49
     np.testing.assert_array_equal(decisions["green_x"][:, :2, 0], small.x[:-1, :2])
