@@ -16,8 +16,8 @@ With x_i the features of incoming lane i and s_p those of green p:
 
 Two rules come after the network, in training too:
 
-- A lane with halting vehicles, whose first vehicle's link has had no green for MAX_RED_S and that the current green
-  does not serve, is served next, unless its exits are full; of several, the one with the longest time.
+- A link that is left for a lane with halting vehicles, and has had no green for MAX_RED_S, is served next, unless the
+  lane moves under the current green or its exits are full; of several, the one with the longest time.
 - A green that moves nothing is not chosen while another one moves something. A green moves a lane with vehicles near or
   arriving soon whose exits are not full; the current green none whose first vehicle has stood for STOOD_S under it.
 
@@ -232,7 +232,7 @@ class Service(NamedTuple):
     permissive: Any
     """[n, P, L], the share that it shows g."""
     red_s: Any
-    """[n, L], the longest time of such a link without green."""
+    """[n, L, K], the time without green of such a link of the lane; 0 for other links."""
     stands: Any
     """[n, L], whether the current green serves a link of the lane and its first vehicle stands."""
 
@@ -364,7 +364,7 @@ def service_of(junction: Padded, observed: Observed) -> Service:
     red_s = np.where(shows, since_s[:, :, None], np.float32(LONGEST_RED_S)).min(1)
     serves = shows.astype(np.float32) @ np.swapaxes(junction.links, 1, 2) > 0
     stands = np.any(is_current[:, :, None] & serves & stood, 1)
-    return Service(shares[0], shares[1], (links * red_s[:, None]).max(2), stands)
+    return Service(shares[0], shares[1], links * red_s[:, None], stands)
 
 
 def inputs(junction: Padded, observed: Observed, service: Service) -> tuple[Array, Array]:
@@ -375,7 +375,7 @@ def inputs(junction: Padded, observed: Observed, service: Service) -> tuple[Arra
     scaled = np.minimum(scaled / SCALES.astype(scaled.dtype), CAPS.astype(scaled.dtype))
     one = current[:, None, :]
     own = [
-        np.minimum(service.red_s / RED_SCALE_S, RED_CAP),
+        np.minimum(service.red_s.max(2) / RED_SCALE_S, RED_CAP),
         service.stands,
         *((one @ shares)[:, 0] for shares in (service.protected, service.permissive)),
     ]
@@ -426,13 +426,12 @@ def greens_allowed(junction: Padded, observed: Observed, service: Service) -> ND
     serves = shares > 0
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
     served_now = np.any(is_current[:, :, None] & serves, 1)
-    waits = (features[..., HALTING] > 0) & serves.any(1) & ~served_now & ~is_full
-    waiting_s = np.where(waits, service.red_s, 0.0)
+    waits = (features[..., HALTING] > 0) & serves.any(1) & (~served_now | service.stands) & ~is_full
+    waiting_s = (service.red_s * waits[..., None]).max(1)
     longest, rows = waiting_s.argmax(1), np.arange(len(waiting_s))
-    served = shares[rows, :, longest]
-    serves_most = served >= served.max(1, keepdims=True) - SHARE_TOLERANCE
+    serves_longest = (junction.protected + junction.permissive)[rows, :, longest] > 0
     is_late = waiting_s[rows, longest] >= MAX_RED_S
-    allowed = (serves_most | ~is_late[:, None]) & (junction.green_mask > 0)
+    allowed = (serves_longest | ~is_late[:, None]) & (junction.green_mask > 0)
     can_move = serves & ~is_full[:, None] & ~(is_current[:, :, None] & service.stands[:, None])
     is_near, arrives = features[:, None, :, NEAR] > 0, features[:, None, :, SOON] > 0
     moves, has_demand = np.any(can_move & is_near, 2), np.any(can_move & (is_near | arrives), 2)

@@ -89,7 +89,7 @@ def service_of(junction: Junction, observed: Observed) -> Service:
     red_s = tf.reduce_min(tf.where(shown > 0, observed.since_s[..., None], LONGEST_RED_S), 1)
     serves = tf.linalg.matmul(shown, junction["links"], transpose_b=True) > 0
     stands = tf.reduce_any(is_current[..., None] & serves & stood, 1)
-    return Service(shares[0], shares[1], tf.reduce_max(links * red_s[:, None], 2), stands)
+    return Service(shares[0], shares[1], links * red_s[:, None], stands)
 
 
 def _inputs(junction: Junction, observed: Observed, service: Service) -> tuple[Any, Any]:
@@ -99,7 +99,7 @@ def _inputs(junction: Junction, observed: Observed, service: Service) -> tuple[A
     rooted = tf.where(is_root, tf.sqrt(tf.maximum(features, 0.0)), features)
     scaled = tf.minimum(rooted * tf.constant(1 / SCALES, tf.float32), tf.constant(CAPS, tf.float32))
     own = [
-        tf.minimum(service.red_s / RED_SCALE_S, RED_CAP),
+        tf.minimum(tf.reduce_max(service.red_s, 2) / RED_SCALE_S, RED_CAP),
         tf.cast(service.stands, tf.float32),
         *(tf.reduce_sum(current[..., None] * shares, 1) for shares in (service.protected, service.permissive)),
     ]
@@ -158,13 +158,13 @@ def greens_allowed(junction: Junction, observed: Observed, service: Service) -> 
     serves = shares > 0
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
     served_now = tf.reduce_any(is_current & serves, 1)
-    waits = (features[..., HALTING] > 0) & tf.reduce_any(serves, 1) & ~served_now & ~is_full
-    waiting_s = tf.where(waits, service.red_s, 0.0)
+    waits = (features[..., HALTING] > 0) & tf.reduce_any(serves, 1) & (~served_now | service.stands) & ~is_full
+    waiting_s = tf.reduce_max(service.red_s * tf.cast(waits, tf.float32)[..., None], 1)
     longest = tf.one_hot(tf.argmax(waiting_s, 1), waiting_s.shape[1])
-    served = tf.reduce_sum(shares * longest[:, None], 2)
-    serves_most = served >= tf.reduce_max(served, 1, keepdims=True) - SHARE_TOLERANCE
+    shown = junction["protected"] + junction["permissive"]
+    serves_longest = tf.reduce_sum(shown * longest[:, None], 2) > 0
     is_late = tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S
-    allowed = (serves_most | ~is_late) & (junction["green_mask"] > 0)
+    allowed = (serves_longest | ~is_late) & (junction["green_mask"] > 0)
     can_move = serves & ~is_full[:, None] & ~(is_current & service.stands[:, None])
     is_near, arrives = features[..., NEAR][:, None] > 0, features[..., SOON][:, None] > 0
     moves = tf.reduce_any(can_move & is_near, 2)
