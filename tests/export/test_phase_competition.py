@@ -267,17 +267,11 @@ def test_of_several_lanes_the_one_with_the_longest_red_is_served(rules, since_s,
 
 
 @pytest.mark.parametrize(
-    ("since_s", "first_wait", "green"),
-    [
-        pytest.param([0, 150, 160, 170], 0, {3}, id="the link with the longest red"),
-        pytest.param([0, 170, 160, 150], 0, {1}, id="another one"),
-        pytest.param([0, 170, 160, 150], 174, {2}, id="one that its first vehicle has not stood through"),
-    ],
+    ("since_s", "green"), [([0, 150, 160, 170], {3}), ([0, 170, 160, 150], {1}), ([0, 119, 119, 120], {3})]
 )
-def test_a_late_lane_is_served_by_a_green_for_its_longest_red(rules, since_s, first_wait, green):
+def test_a_late_lane_is_served_by_a_green_for_its_longest_red(rules, since_s, green):
     greens, links = ["rrrG", "Grrr", "rGrr", "rrGr"], [[0, 1, 2], [3]]
-    own = {"since_s": since_s, "halting": [1, 0], "first_wait": [first_wait, 0]}
-    assert allowed(rules, greens, links, **own) == green
+    assert allowed(rules, greens, links, since_s=since_s, halting=[1, 0]) == green
 
 
 def test_a_lane_that_stands_under_its_green_is_late(rules):

@@ -95,8 +95,8 @@ CHANGES = {
     ),
     "red of g": ("service_of", "(junction.protected + junction.permissive) > 0", "junction.protected > 0", 'junction["protected"] + junction["permissive"]\n', 'junction["protected"]\n'),
     "red since the first green": ("service_of", "LONGEST_RED_S)).min(1)", "LONGEST_RED_S)).max(1)", "red_s = tf.reduce_min", "red_s = tf.reduce_max"),
-    "red of all links": ("service_of", "(links * red_s[:, None])", "(junction.links * red_s[:, None])", "links * red_s[:, None]", 'junction["links"] * red_s[:, None]'),
-    "red of any of the links": ("service_of", "(links * red_s[:, None]).max(2)", "(links * red_s[:, None]).min(2)", "tf.reduce_max(links * red", "tf.reduce_min(links * red"),
+    "red of all links": ("service_of", "links * red_s[:, None]", "junction.links * red_s[:, None]", "links * red_s[:, None]", 'junction["links"] * red_s[:, None]'),
+    "red of any of the lanes": ("greens_allowed", "waits[..., None]).max(1)", "waits[..., None]).min(1)", "waiting_s = tf.reduce_max(", "waiting_s = tf.reduce_min("),
     "stands at any green": ("service_of", "stands = np.any(is_current[:, :, None] & serves", "stands = np.any(serves", "is_current[..., None] & serves & stood", "serves & stood"),
     "stands without being served": ("service_of", " & serves & stood", " & stood"),
     "stands whenever it is served": ("service_of", " & serves & stood", " & serves"),
@@ -107,11 +107,11 @@ CHANGES = {
     "late lanes without vehicles": ("greens_allowed", "(features[..., HALTING] > 0) & ", ""),
     "late lanes with one vehicle": ("greens_allowed", "[..., HALTING] > 0", "[..., HALTING] > 1"),
     "late lanes without a green": ("greens_allowed", "serves.any(1) & ", "", "tf.reduce_any(serves, 1) & ", ""),
-    "late lanes that are served": ("greens_allowed", " & ~served_now", ""),
-    "late lanes with full exits": ("greens_allowed", " & ~served_now & ~is_full", " & ~served_now"),
+    "late lanes that are served": ("greens_allowed", " & (~served_now | service.stands)", ""),
+    "late lanes that stand": ("greens_allowed", "(~served_now | service.stands)", "~served_now"),
+    "late lanes with full exits": ("greens_allowed", "service.stands) & ~is_full", "service.stands)"),
     "another late lane": ("greens_allowed", "waiting_s.argmax(1)", "waiting_s.argmin(1)", "tf.argmax(waiting_s", "tf.argmin(waiting_s"),
-    "the largest share of a late lane": ("greens_allowed", "served.max(1, keepdims=True) - SHARE_TOLERANCE", "0.01", "tf.reduce_max(served, 1, keepdims=True) - SHARE_TOLERANCE", "0.01"),
-    "equal shares": ("greens_allowed", " - SHARE_TOLERANCE", ""),
+    "any green for a late link": ("greens_allowed", "[rows, :, longest] > 0", "[rows, :, longest] > -1", "longest[:, None], 2) > 0", "longest[:, None], 2) > -1"),
     "late at the bound": ("greens_allowed", ">= MAX_RED_S", "> MAX_RED_S"),
     "late too soon": ("greens_allowed", ">= MAX_RED_S", ">= 110"),
     "no lane is late": ("greens_allowed", ">= MAX_RED_S", ">= 1e9"),
@@ -179,7 +179,7 @@ def masks(junction, x):
     bound_s = observed.since_s[:, :, None] + np.float32(STOOD_S)
     stood = first_s[:, None] >= bound_s
     served_now = (current[:, :, None] & serves).any(1)
-    late = (service.red_s >= MAX_RED_S) & serves.any(1) & (features[..., HALTING] > 0)
+    late = (service.red_s >= MAX_RED_S).any(2) & serves.any(1) & (features[..., HALTING] > 0)
     moves = serves & ~is_full[:, None] & ~(current[:, :, None] & service.stands[:, None])
     near, soon = features[:, None, :, NEAR] > 0, features[:, None, :, SOON] > 0
     return {
