@@ -44,5 +44,5 @@ def test_progress_of_simulations_is_on_stderr_alone(workers, monkeypatch, capsys
     flags = ("--city", str(GRID / "city.toml"), "--tl", "SA101", "--seeds", "2", "--seconds", "60")
     assert program.main([*flags, "--arms", "max-pressure,fixed", "--workers", workers]) == 0
     shown = capsys.readouterr()
-    assert "elapsed" not in shown.out and len(shown.out.splitlines()) == 4
+    assert "elapsed" not in shown.out and len(shown.out.splitlines()) == 5
     assert "simulation 2 of 4" in shown.err and "left; mean delay so far: max-pressure" in shown.err

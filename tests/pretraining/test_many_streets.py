@@ -15,7 +15,7 @@ from greenserve.__main__ import main
 from pretraining import evaluate_command as streets_command
 from pretraining import street_results
 from pretraining.evaluate_command import compare
-from pretraining.street_results import StreetJob, StreetResult, moves_too_few, run_job
+from pretraining.street_results import StreetJob, StreetResult, combined, moves_too_few, run_job
 from pretraining.streets import city_of
 from pretraining.synthetic.streets import generate
 from simulation.trips import read_trips
@@ -26,6 +26,11 @@ from tests.conftest import GRID
 def streets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streets")
     return [generate(folder, seed) for seed in (0, 3)]
+
+
+def once(results):
+    """Results of streets with one demand each."""
+    return {street: {arm: [result] for arm, result in by_arm.items()} for street, by_arm in results.items()}
 
 
 def run(street, arms, seconds, vehicles_per_lane_h=100.0):
@@ -55,7 +60,7 @@ def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets):
     assert all(0 < result.finished < 0.5 * result.total and result.delay_s < 300.0 for result in results.values()), (
         results
     )
-    assert compare({"a": results}, "pretrained", "max-pressure").gridlocks == ()
+    assert compare(once({"a": results}), "pretrained", "max-pressure").gridlocks == ()
 
 
 def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone():
@@ -64,7 +69,7 @@ def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone()
         "b": {"x": StreetResult(40, 50, 100, 40), "y": StreetResult(20, 100, 100, 20)},
         "c": {"x": StreetResult(400, 10, 100, 400), "y": StreetResult(400, 20, 100, 400)},
     }
-    comparison = compare(results, "x", "y")
+    comparison = compare(once(results), "x", "y")
     assert comparison.better == pytest.approx(1 / 3)
     assert comparison.worse == ("b",)
     assert comparison.ratio.mean == pytest.approx(1.0)
@@ -83,23 +88,35 @@ def test_adding_an_arm_changes_no_other_arms_comparison():
         result = StreetResult(float(rng.uniform(0, 100)), int(rng.integers(0, total + 1)), total, 10)
         return None if rng.random() < 0.1 else result
 
-    results = {str(k): {name: drawn() for name in "xyz"} for k in range(200)}
+    results = {str(k): {name: [drawn(), drawn()] for name in "xyz"} for k in range(200)}
     pair = {street: {name: by_arm[name] for name in "xy"} for street, by_arm in results.items()}
     assert compare(results, "x", "y") == compare(pair, "x", "y") and compare(pair, "x", "y").gridlocks
 
 
 def test_a_street_that_sumo_ends_early_counts_against_that_arm():
     result = StreetResult(10, 100, 100, 10)
-    comparison = compare({"a": {"x": None, "y": result}, "b": {"x": None, "y": None}}, "x", "y")
+    comparison = compare(once({"a": {"x": None, "y": result}, "b": {"x": None, "y": None}}), "x", "y")
     assert (comparison.streets, comparison.better, comparison.worse, comparison.ratio) == (1, 0.0, ("a",), None)
-    comparison = compare({"a": {"x": result, "y": None}, "b": {"x": result, "y": result}}, "x", "y")
+    comparison = compare(once({"a": {"x": result, "y": None}, "b": {"x": result, "y": result}}), "x", "y")
     assert (comparison.better, comparison.arm_ended, comparison.worse) == (0.5, ("a",), ())
 
 
+def test_the_demands_of_a_street_are_one_street_and_a_gridlock_with_one_of_them_is_named():
+    x = [StreetResult(10, 100, 100, 20), StreetResult(60, 60, 300, 70)]
+    y = [StreetResult(30, 100, 100, 40), StreetResult(30, 200, 300, 40)]
+    comparison = compare({"a": {"x": x, "y": y}, "b": {"x": x[:1], "y": y[:1]}}, "x", "y")
+    assert (comparison.streets, comparison.better, comparison.worse) == (2, 0.5, ("a",))
+    assert comparison.worst_ratio == pytest.approx((10 * 100 + 60 * 300) / 400 / 30) and comparison.gridlocks == ("a",)
+    assert combined(x) == StreetResult(47.5, 160, 400, 57.5) and combined([*x, None]) is None
+    assert combined([StreetResult(0, 0, 0, 0)]) == StreetResult(0, 0, 0, 0)
+    comparison = compare({"a": {"x": [x[0], None], "y": y}}, "x", "y")
+    assert comparison.ended == comparison.worse == ("a",) and not comparison.gridlocks
+
+
 def test_many_streets_have_an_interval_and_a_sign_test():
-    results = {
-        str(k): {"x": StreetResult(8 + k % 4, 100, 100, 10), "y": StreetResult(12, 100, 100, 10)} for k in range(20)
-    }
+    results = once(
+        {str(k): {"x": StreetResult(8 + k % 4, 100, 100, 10), "y": StreetResult(12, 100, 100, 10)} for k in range(20)}
+    )
     comparison = compare(results, "x", "y")
     assert comparison.p_value == pytest.approx(2 / 2**20)
     ratio = comparison.ratio
@@ -138,6 +155,41 @@ def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys)
     assert [(row["street"], row["arm"]) for row in rows] == [
         (street.name, arm) for street in streets for arm in ("max-pressure", "fixed")
     ]
+
+
+def test_demands_have_one_seed_after_another(streets, tmp_path, monkeypatch, capsys):
+    jobs, run_job = [], street_results.run_job
+    monkeypatch.setattr(street_results, "run_job", lambda job: jobs.append(job) or run_job(job))
+    arguments = ["--streets", str(streets[0].parent), "--arms", "fixed", "--seconds", "60", "--out", str(tmp_path)]
+    assert main(["pretrain", "evaluate", *arguments, "--demands", "3", "--first-seed", "7"]) == 0
+    assert [(job.street, job.seed) for job in jobs] == [
+        (street, seed) for street, first in zip(streets, (7, 8), strict=True) for seed in range(first, first + 3)
+    ]
+    assert len({job.vehicles_per_lane_h for job in jobs[:3]}) == 3
+    rows = list(csv.DictReader((tmp_path / "streets.csv").open()))
+    assert [(row["street"], row["demand"]) for row in rows] == [
+        (street.name, demand) for street in streets for demand in "123"
+    ]
+    assert len({row["delay_s"] for row in rows}) == 6 and "2 streets; means" in capsys.readouterr().out
+    assert main(["pretrain", "evaluate", *arguments, "--first-seed", "9"]) == 0
+    alone = next(csv.DictReader((tmp_path / "streets.csv").open()))
+    assert alone["delay_s"] == rows[2]["delay_s"]
+
+
+def test_plain_streets_have_their_own_demand_and_times(tmp_path, monkeypatch, capsys):
+    write, kinds = streets_command.plain_kinds.write, streets_command.plain_kinds.KINDS
+    monkeypatch.setattr(streets_command.plain_kinds, "write", lambda folder: write(folder, kinds[:1]))
+    arguments = ["--streets", "plain", "--arms", "fixed,actuated", "--out", str(tmp_path)]
+    assert main(["pretrain", "evaluate", *arguments]) == 0
+    assert "6 streets; means over the 6 of them" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "streets.csv").open()))
+    totals = {row["street"]: int(row["total"]) for row in rows}
+    assert totals["lanes-1-30"] < totals["lanes-1-60"] < totals["lanes-1-90"] and all(
+        (tmp_path / "streets" / street / "city.toml").exists() for street in totals
+    )
+    assert {(row["delta_time_s"], row["all_red_s"], row["max_red_s"]) for row in rows} == {("", "", "300.0")}
+    assert main(["pretrain", "evaluate", "--streets", "plain", "--arms", "fixed"]) == 2
+    assert "--streets plain needs --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("all_red_s", "written"), [(None, ""), (0.0, "0.0"), ("computed", "computed")])

@@ -14,7 +14,7 @@ from simulation.executors.processes import Processes
 
 @pytest.fixture
 def street(tmp_path):
-    return generate(tmp_path / "streets", 3)
+    return generate(tmp_path / "streets", 2)
 
 
 def test_a_packed_street_has_the_name_and_the_input_of_its_folder(street):

@@ -120,10 +120,10 @@ def test_vehicles_of_dialect_street_are_kept(recorded_city, recorded):
     assert not recorded.readings[signal_of(recorded_city, "SA101")].vehicles
 
 
-def test_vehicles_are_kept_of_the_time_with_the_most_of_them(recorded_city, path, recorded):
+def test_vehicles_are_kept_of_the_time_with_the_most_of_them(recorded_city, whole, recorded):
     window_s = 60.0
     signal = signal_of(recorded_city, STREET_TL)
-    everything, found = recorded.readings[signal], from_record.read(open_files([path]), Selection(vehicles_s=window_s))
+    everything, found = recorded.readings[signal], from_record.read(open_files([whole]), Selection(vehicles_s=window_s))
     kept = found.readings[signal]
     times = [vehicle.time_s for vehicle in everything.vehicles]
     counts = [
