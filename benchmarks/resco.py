@@ -4,9 +4,9 @@
                                [--results docs/resco.csv] [--out out/resco]
 
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and
-`all_red_s` of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate`
-simulates all arms with SUMO seeds from 101. Each simulation has a row in --results. Those that have one already are not
-simulated again: the baselines' by street, the pretrained policy's as long as the shipped file is the same. fixed and
+`all_red_s` of --all-red, a number or computed; `--all-red default` leaves that of the signals' programs.
+`greenserve evaluate` simulates all arms with SUMO seeds from 101. Each simulation has a row in --results. Those that
+have one already are not simulated again: the baselines' by street, the pretrained policy's as long as the shipped file is the same. fixed and
 actuated are SUMO's own control, so they have the same rows with any --all-red. After a change of the code, pass another
 file. Prints a table in Markdown.
 
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from city import whole_files
+from city.config import COMPUTED
 from evaluation.arms import ACTUATED, BASELINES, FIXED, PRETRAINED
 from evaluation.statistics import interval, paired
 from export import pretrained
@@ -98,7 +99,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--street", action="append", choices=STREETS, help="street, repeated for several (default: all)"
     )
-    parser.add_argument("--all-red", default="0", metavar="S", help="all_red_s of [safety], or default (default: 0)")
+    parser.add_argument(
+        "--all-red", default="0", metavar="S", help="all_red_s of [safety], computed or default (default: 0)"
+    )
     parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that simulate (default: 2)")
     parser.add_argument(
@@ -213,9 +216,10 @@ def _prepare(source: Path, folder: Path, all_red: str) -> None:
     ]
     subprocess.run([sys.executable, "-m", "greenserve", "city", "init", *flags], check=True, stdout=sys.stderr)
     if all_red != DEFAULT_ALL_RED:
+        value = f'"{COMPUTED}"' if all_red == COMPUTED else f"{float(all_red):g}"
         city_toml = folder / CITY_TOML
         text = city_toml.read_text()
-        city_toml.write_text(text.replace("[safety]\n", f"[safety]\nall_red_s = {float(all_red):g}\n", 1))
+        city_toml.write_text(text.replace("[safety]\n", f"[safety]\nall_red_s = {value}\n", 1))
 
 
 def _header() -> str:
