@@ -6,9 +6,9 @@
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and
 `all_red_s` of --all-red, a number or computed; `--all-red default` leaves that of the signals' programs.
 `greenserve evaluate` simulates all arms with SUMO seeds from 101. Each simulation has a row in --results. Those that
-have one already are not simulated again: the baselines' by street, the pretrained policy's as long as the shipped file is the same. fixed and
-actuated are SUMO's own control, so they have the same rows with any --all-red. After a change of the code, pass another
-file. Prints a table in Markdown.
+have one already are not simulated again: the baselines' by street, the pretrained policy's as long as the shipped file
+is the same. fixed and actuated are SUMO's own control, so they have the same rows with any --all-red. After a change of
+the code, pass another file. Prints a table in Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the
 pretrained policy's `duration_s`. The closest baseline is the one whose difference has the highest upper bound (with one

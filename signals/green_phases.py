@@ -82,6 +82,12 @@ class GreenPhaseSequencer:
             state.awaits_green_until_s = -math.inf
             state.change_allowed_s = max(state.change_allowed_s, round_to_ms(now + self._min_green_s))
 
+    def shown_for_s(self, now: float) -> float:
+        """The time for which the current green has been shown at least; 0 before it is."""
+        if self.state.awaits_green_until_s > -math.inf:
+            return 0.0
+        return max(now - (self.state.change_allowed_s - self._min_green_s), 0.0)
+
     def requested_states(self, now: float) -> tuple[str, ...]:
         state = self.state
         if state.yellow is not None:

@@ -71,6 +71,8 @@ class StreetDialect(SumoRl):
         links = min((len(green) for green in greens), default=0)
         if any(not 0 <= link < links for approach in signal.approaches for link in approach.links):
             raise contradiction(contract, "has a lane with a link that its signal does not have")
+        if any(approach.exits and approach.exits[0].distance_m != 0 for approach in signal.approaches):
+            raise contradiction(contract, "has an exit that does not begin at its signal")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
         numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
         if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from city.network import SignalNetwork
 from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
-from signals.observation import Floats, Readings
+from signals.observation import Floats, Readings, Rows
 from signals.safety.conflicts import GREEN
 from signals.safety.safety_times import SafetyTimes
 from signals.saved_state import SavedState
@@ -37,7 +37,7 @@ class ScoredSignalState(SavedState):
     served_s: list[float]
     """When each link was last served. Links that no green serves never wait."""
     tried: list[bool]
-    """Whether each link's lane has stood while the link was G, and not moved since."""
+    """By link, true if its lane has stood while it was G, and not moved since."""
     halting: list[float]
     """Vehicles that halted on each link's lanes at the last decision; infinite before the first one."""
 
@@ -83,16 +83,17 @@ class _StandingLanes:
 
     def __init__(self, signal: SignalNetwork, greens: Sequence[str], lane_row: Mapping[str, int]) -> None:
         lanes = [{lane for lane, _ in link if lane in lane_row} for link in signal.links]
-        self._lanes = np.zeros((len(lanes), len(lane_row)))
-        for row, own in zip(self._lanes, lanes, strict=True):
-            row[[lane_row[lane] for lane in own]] = 1.0
+        read = sorted(set().union(*lanes))
+        self._rows: Rows = np.array([lane_row[lane] for lane in read], np.intp)
+        self._lanes = np.array([[lane in own for lane in read] for own in lanes], float).reshape(-1, len(read))
+        """[links, lanes of the signal]"""
         self._shares_lane = np.array([[not own.isdisjoint(other) for other in lanes] for own in lanes])
         self._protected = np.array([[c == "G" for c in state] for state in greens])
         self._is_served = np.array([[c in GREEN for c in state] for state in greens]).any(0)
 
     def update(self, signal: ScoredSignalState, green: int, was_green: bool, readings: Readings) -> None:
         """Learn from the queues since the last decision. `was_green`: the green was shown all this time."""
-        halting, before = self._lanes @ readings.halting, np.array(signal.halting)
+        halting, before = self._lanes @ readings.halting[self._rows], np.array(signal.halting)
         stands = (halting > 0) & (halting >= before)
         tried = np.array(signal.tried, bool) & stands
         if was_green:
@@ -155,7 +156,7 @@ class ScoredGreens:
         self.state.next_decision_s = round_to_ms(now + DECISION_INTERVAL_S)
         for k, sequencer in enumerate(self._sequencers):
             signal = self.state.signals[k]
-            was_green = now - sequencer.state.green_from_s >= DECISION_INTERVAL_S
+            was_green = sequencer.shown_for_s(now) >= DECISION_INTERVAL_S
             self._standing[k].update(signal, sequencer.state.green, was_green, readings)
             scores = self._scores[k].scores(readings, ~np.array(signal.tried, bool))
             # of equal greens the current one stays: a change costs a yellow

@@ -1,7 +1,7 @@
 """The monitor: checks the states that SUMO shows, and raises alarms.
 
-It shares the times and no code with the safety rules, so that an error there cannot hide
-itself here, and it never changes a signal. Its input is every state that a signal showed, with
+It shares the times (those of the signal's programs included) and no rule with the safety rules, so that an error
+there cannot hide itself here, and it never changes a signal. Its input is every state that a signal showed, with
 its begin and end; it keeps the colour of each link and since when the link shows it.
 """
 

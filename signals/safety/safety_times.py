@@ -2,13 +2,17 @@
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from city.config import COMPUTED, Safety
-from city.network import SignalNetwork, is_green
+from city.network import Program, SignalNetwork, is_green
 from protos import policy_pb2 as pb
 from signals.safety.conflicts import GREEN
 
+MAX_PROGRAM_RED_S = 10.0
+"""A longer all-red of a program is no clearance: it is a pause, or an outlier of a log."""
 VEHICLE_LENGTH_M, START_UP_S = 6.1, 1.0
 """By the ITE guidelines: 20 ft, and the time in which the drivers of a foe react to their green."""
 
@@ -62,31 +66,55 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
 
 
 def program_times(network: SignalNetwork) -> tuple[list[float], list[float]]:
-    """(yellow, red before a foe's green) of the program that a signal runs, by link, s.
+    """(yellow, red before a foe's green) of the programs that a signal runs, by link, s; 0 for pedestrian crossings.
 
-    The longest of those that the program shows a link between a green phase and the next one; the red is known if that
-    serves a foe. A link of which nothing is known has the longest of the signal.
+    The longest of those that a program shows a link between a green phase and the next one; the red is known if that
+    serves a foe, and counts up to MAX_PROGRAM_RED_S. A link of which nothing is known has the longest of the signal.
     """
-    links = range(len(network.links))
-    phases = [(phase.state.ljust(len(links), "r"), phase.duration_s) for phase in network.plan.phases]
+    crossings = zip(network.crossing_m, network.approach_mps, strict=True)
+    links = [i for i, (length_m, mps) in enumerate(crossings) if not (length_m > 0 and mps == 0)]
     yellow_s: dict[int, float] = {}
     red_s: dict[int, float] = {}
+    ids = {network.active_program, *(switch.program for switch in network.switches)}
+    for program in (program for program in network.programs if program.id in ids):
+        for i, change in _changes(network, program, links):
+            yellow_s[i] = max(yellow_s.get(i, 0.0), change.yellow_s)
+            if change.serves_foe:
+                red_s[i] = max(red_s.get(i, 0.0), min(change.red_s, MAX_PROGRAM_RED_S))
+    own = []
+    for times_s in (yellow_s, red_s):
+        own.append([0.0] * len(network.links))
+        for i in links:
+            own[-1][i] = times_s.get(i, max(times_s.values(), default=0.0))
+    return own[0], own[1]
+
+
+class _Change(NamedTuple):
+    """What a program shows a link between a green phase and the next one that it has red in."""
+
+    yellow_s: float
+    red_s: float
+    serves_foe: bool
+    """True if a foe of the link gets its green then."""
+
+
+def _changes(network: SignalNetwork, program: Program, links: Sequence[int]) -> Iterator[tuple[int, _Change]]:
+    """(link, change) of each end of a link's green in a program."""
+    count = len(network.links)
+    phases = [(phase.state.ljust(count, "r"), phase.duration_s) for phase in program.phases]
     # red-amber alone is no green
     is_shown = {state: is_green(state) and any(c in GREEN for c in state) for state, _ in phases}
     for k, (green, _) in enumerate(phases):
         between = list(itertools.takewhile(lambda phase: not is_shown[phase[0]], phases[k + 1 :] + phases[:k]))
         following = phases[(k + 1 + len(between)) % len(phases)][0]
+        new = [j for j in range(count) if following[j] in GREEN and green[j] not in GREEN]
         for i in links if is_shown[green] else ():
             if green[i] not in GREEN or following[i] in GREEN:
                 continue
             states = [(state[i], duration_s) for state, duration_s in between]
-            yellow_s[i] = max(yellow_s.get(i, 0.0), sum(duration_s for c, duration_s in states if c in "yY"))
-            new = [j for j in links if following[j] in GREEN and green[j] not in GREEN]
-            if any(network.foes[i, j] for j in new):
-                red_s[i] = max(red_s.get(i, 0.0), sum(duration_s for c, duration_s in states if c not in "yYGg"))
-    known = [(times_s, max(times_s.values(), default=0.0)) for times_s in (yellow_s, red_s)]
-    own_yellow_s, own_red_s = ([times_s.get(i, longest_s) for i in links] for times_s, longest_s in known)
-    return own_yellow_s, own_red_s
+            yellow_s = sum(duration_s for c, duration_s in states if c in "yY")
+            red_s = sum(duration_s for c, duration_s in states if c not in "yYGg")
+            yield i, _Change(yellow_s, red_s, any(network.foes[i, j] for j in new))
 
 
 def red_clearance_s(path_m: float, mps: float) -> float:
