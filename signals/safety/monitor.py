@@ -95,7 +95,7 @@ class SignalMonitor:
         self._is_crossing = [
             length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
         ]
-        own = program_times(network) if limits.by_program else ([0.0] * self._links,) * 2
+        own = program_times(network, limits.by_program)
         self._yellow_s = [
             max(limits.yellow_s, own[0][i], _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0)
             for i, mps in enumerate(network.approach_mps)

@@ -65,17 +65,18 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
     )
 
 
-def program_times(network: SignalNetwork) -> tuple[list[float], list[float]]:
+def program_times(network: SignalNetwork, by_program: bool = True) -> tuple[list[float], list[float]]:
     """(yellow, red before a foe's green) of the programs that a signal runs, by link, s; 0 for pedestrian crossings.
 
     The longest of those that a program shows a link between a green phase and the next one; the red is known if that
     serves a foe, and counts up to MAX_PROGRAM_RED_S. A link of which nothing is known has the longest of the signal.
+    All are 0 without `by_program`.
     """
     crossings = zip(network.crossing_m, network.approach_mps, strict=True)
     links = [i for i, (length_m, mps) in enumerate(crossings) if not (length_m > 0 and mps == 0)]
     yellow_s: dict[int, float] = {}
     red_s: dict[int, float] = {}
-    ids = {network.active_program, *(switch.program for switch in network.switches)}
+    ids = {network.active_program, *(switch.program for switch in network.switches)} if by_program else set()
     for program in (program for program in network.programs if program.id in ids):
         for i, change in _changes(network, program, links):
             yellow_s[i] = max(yellow_s.get(i, 0.0), change.yellow_s)

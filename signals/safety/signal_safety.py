@@ -142,7 +142,7 @@ class SignalSafety:
         # a link that vehicles share with pedestrians needs its yellow
         self.is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self._crossings = [i for i, is_crossing in enumerate(self.is_crossing) if is_crossing]
-        own = program_times(network) if times.by_program else ([0.0] * self.rules.links,) * 2
+        own = program_times(network, times.by_program)
         self.yellow_s = [
             max(times.yellow_s, own_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0)
             for own_s, mps in zip(own[0], network.approach_mps, strict=True)

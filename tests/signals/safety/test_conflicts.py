@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from city.errors import InputError
+from city.network import Program, ProgramPhase, ProgramSwitch
 from signals.safety import conflicts, monitor, signal_safety
 from signals.safety.conflicts import PERMISSIVE, PROTECTED, YELLOW, ConflictRules, check_phases, links_that_show
 from signals.safety.monitor import SignalMonitor
@@ -55,6 +56,42 @@ def test_conflicts_of_all_phases_are_in_one_line(crossing):
     signal.yields[1, 2] = True
     with pytest.raises(InputError, match=r"phase GGGr .*: write GgGr; phase rGGr .*: write rgGr$"):
         check_phases("city.toml", signal, "0", ["GGGr", "yyyr", "rGGr", "GGGr"])
+
+
+REPAIR = "greenserve city init --repair"
+
+
+def yielding(crossing, *states, switches=()):
+    """The crossing with a program of these states, in which link 1 yields to 2 alone."""
+    unknown = crossing.yields & False
+    phases = tuple(ProgramPhase(state, 9, 9, 9) for state in states)
+    signal = replace(
+        crossing, yields=unknown, permissive=unknown.copy(), programs=(Program("0", "static", 0, phases),),
+        active_program="0", switches=switches,
+    )  # fmt: skip
+    signal.yields[1, 2] = True
+    return signal
+
+
+def test_states_of_the_program_that_runs_can_be_repaired_if_one_of_their_foes_yields(crossing):
+    signal = yielding(crossing, "GGGr", "yyyr", "rGGr", "rrrG")
+    assert conflicts.yielding_states(signal) == {"GGGr": "GgGr", "rGGr": "rgGr"}
+    with pytest.raises(InputError, match=f"{REPAIR} does so"):
+        check_phases("city.toml", signal, "0", ["GGGr"])
+
+
+def test_a_repair_is_named_only_where_it_would_help(crossing):
+    switches = (ProgramSwitch(100, "0"),)
+    for signal, program in (
+        (yielding(crossing, "GGGr", "GrrG"), "0"),  # of the second state no link yields
+        (yielding(crossing, "GGGr", switches=switches), "0"),
+        (yielding(crossing, "GGGr"), "of another"),
+    ):
+        with pytest.raises(InputError) as error:
+            check_phases("city.toml", signal, program, ["GGGr"])
+        assert REPAIR not in str(error.value)
+    assert conflicts.yielding_states(yielding(crossing, "GGGr", "GrrG")) == {}
+    assert conflicts.yielding_states(yielding(crossing, "GGGr", switches=switches)) == {}
 
 
 def test_caches_of_states_keep_results_and_are_bounded(crossing, monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from city.config import Safety
-from city.network import OFF_PROGRAM, Program, ProgramPhase
+from city.network import OFF_PROGRAM, Program, ProgramPhase, ProgramSwitch
 from protos import policy_pb2 as pb
 from signals.safety.safety_times import SafetyTimes, program_times, red_clearance_s, times_for, yellow_s_at
 from signals.safety.signal_safety import SignalSafety
@@ -128,6 +128,13 @@ TWO_GREENS = ("GgGr 20", "yyyr 3", "rrrr 2", "rrrG 20", "rrry 4", "rrrr 1")
         pytest.param(
             ["GgGr 20", "YYyr 3", "rrrr 2", "rrrG 20", "rrry 4"], [3, 3, 3, 4], [2, 2, 2, 0], id="yellow of Y",
         ),
+        pytest.param(
+            ["GgGr 20", "ggyr 5", "yyrr 3", "rrrr 2", "rrrG 20", "rrry 3"],
+            [3, 3, 5, 3], [2, 2, 5, 0], id="a green that goes on beside a yellow is no red",
+        ),
+        pytest.param(
+            ["GgGr 20", "yyyr 3", "rrrr 60", "rrrG 20", "rrry 4"], [3, 3, 3, 4], [10, 10, 10, 0], id="a long pause",
+        ),
         pytest.param(["GgGr 20", "yyyr 3", "rrrr 2"], [0] * 4, [0] * 4, id="one green"),
         pytest.param(["GgGr 90"], [0] * 4, [0] * 4, id="one phase"),
         pytest.param(["GgGr 30", "rrrG 30"], [0] * 4, [0] * 4, id="neither yellow nor red"),
@@ -139,6 +146,32 @@ TWO_GREENS = ("GgGr 20", "yyyr 3", "rrrr 2", "rrrG 20", "rrry 4", "rrrr 1")
 @pytest.mark.parametrize("kind", ["static", "actuated"])
 def test_change_times_of_a_program_are_known_by_link(crossing, phases, yellow_s, red_s, kind):
     assert program_times(running(crossing, *phases, kind=kind)) == (yellow_s, red_s)
+
+
+def test_change_times_are_the_longest_of_all_programs_that_run(crossing):
+    """A schedule that begins with the signal off switches to the day's program, and not to the others."""
+    day, rush, other = (
+        replace(running(crossing, *phases).programs[0], id=name)
+        for name, phases in (
+            ("day", TWO_GREENS),
+            ("rush", ["GgGr 20", "yyyr 4", "rrrr 1", "rrrG 20", "rrry 3", "rrrr 3"]),
+            ("other", ["GgGr 20", "yyyr 9", "rrrr 9", "rrrG 20", "rrry 9", "rrrr 9"]),
+        )
+    )
+    switches = (ProgramSwitch(100, "day"), ProgramSwitch(200, "rush"))
+    programs = (OFF_PROGRAM, day, other, rush)
+    signal = replace(crossing, programs=programs, active_program=OFF_PROGRAM.id, switches=switches)
+    assert program_times(signal) == ([4, 4, 4, 4], [2, 2, 2, 3])
+    assert program_times(signal, by_program=False) == ([0] * 4, [0] * 4)
+
+
+def test_a_crossing_has_no_change_times_of_the_program_and_gives_none_to_others(crossing):
+    """Its clearance is its length by the walking speed."""
+    phases = ("GrGr 20", "yryr 3", "rrrr 1", "rGrr 20", "rrrr 9", "rrrG 20", "rrry 4", "rrrr 1")
+    signal = replace(running(crossing, *phases), crossing_m=(0, 8, 0, 0), approach_mps=(14, 0, 14, 14))
+    assert program_times(signal) == ([3, 0, 3, 4], [1, 0, 1, 1])
+    shared = replace(signal, approach_mps=(14, 14, 14, 14))
+    assert program_times(shared) == ([3, 0, 3, 4], [9, 9, 1, 1])
 
 
 def test_a_signal_that_is_off_has_no_change_times(crossing):
