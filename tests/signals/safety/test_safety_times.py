@@ -168,7 +168,7 @@ def test_change_times_are_the_longest_of_all_programs_that_run(crossing):
 def test_a_crossing_has_no_change_times_of_the_program_and_gives_none_to_others(crossing):
     """Its clearance is its length by the walking speed."""
     phases = ("GrGr 20", "yryr 3", "rrrr 1", "rGrr 20", "rrrr 9", "rrrG 20", "rrry 4", "rrrr 1")
-    signal = replace(running(crossing, *phases), crossing_m=(0, 8, 0, 0), approach_mps=(14, 0, 14, 14))
+    signal = replace(running(crossing, *phases), crossing_m=(0, 0.9, 0, 0), approach_mps=(14, 0, 14, 14))
     assert program_times(signal) == ([3, 0, 3, 4], [1, 0, 1, 1])
     shared = replace(signal, approach_mps=(14, 14, 14, 14))
     assert program_times(shared) == ([3, 0, 3, 4], [9, 9, 1, 1])
