@@ -26,6 +26,10 @@ from training.phase_competition.street_learner import inputs_of
 from training.ppo import taken
 
 EPISODES, STEPS, MINIBATCH = 24, 800, 1024
+DESCRIPTION = {
+    "distilled_from": "the four networks of street-4.policy", "--seed": 5, "--seconds": 1200.0,
+    "--streets": [f"street_{seed}" for seed in range(160)],
+}  # fmt: skip
 RATES = (1e-3, 1e-3, 1e-3, 1e-3, 5e-4)
 EARLIER_FEATURES = [name if name != "first_wait" else "longest_red" for name in FEATURES]
 
@@ -99,7 +103,7 @@ def main():
             decisions["teacher"] = targets_of(teachers, decisions, junctions)
             loss = fit(trainer._learner, decisions, junctions, rate, sharpness, rng)
             print(f"round {number + 1}: {len(decisions['action'])} decisions, cross-entropy {loss:.3f}")
-    policy_file.save(out / "street-5.policy", trainer._learner.arrays, sharpness, {"--seed": 5})
+    policy_file.save(out / "street-5.policy", trainer._learner.arrays, sharpness, DESCRIPTION)
 
 
 if __name__ == "__main__":
