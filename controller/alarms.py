@@ -124,7 +124,7 @@ class _Active(NamedTuple):
 
 
 def instructions(name: str, server: str = "") -> dict[str, str]:
-    """What to do about the alarms of a name: `remedy` is one line, `instructions` the runbook's section.
+    """Instructions for the alarms of a name: `remedy` is one line, `instructions` the runbook's section.
 
     `server`: the model server's address; "" if it is not known.
     """

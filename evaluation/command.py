@@ -14,16 +14,19 @@ import numpy as np
 
 from city import config, names, program
 from city.errors import InputError
+from city.network import StreetNetwork
 from city.version import VERSION
 from controller.policies import no_policies
 from evaluation import detector_faults, paired_runs, policy_models, results_files
-from evaluation.arms import SERVED, Arm, with_faults
+from evaluation.arms import ACTUATED, FIXED, POLICY, SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
 from evaluation.paired_runs import PairedRuns
+from evaluation.policy_models import with_street_dialect
 from evaluation.progress import Progress
 from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values
 from evaluation.statistics import paired, population
+from protos import policy_pb2 as pb
 from signals import contract
 from signals.change_times import describe_arms, signal_safeties
 from simulation import model_files
@@ -98,9 +101,27 @@ def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> tuple[EvaluationTask
     for line in [*notes, *contract.program_notes(city, tls, street)]:
         program.print_line(line)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
-    contracts = [contract.build(city, city.tls[tl], street) for tl in tls]
-    change_times = describe_arms((built, signal_safeties(built, street, city.safety)) for built in contracts)
+    change_times = describe_arms(
+        (built, signal_safeties(built, street, city.safety)) for built in _contracts_of_arms(city, tls, street, arms)
+    )
     return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults), change_times
+
+
+def _contracts_of_arms(
+    city: config.City, tls: Sequence[str], street: StreetNetwork, arms: Sequence[Arm]
+) -> list[pb.PolicyContract]:
+    """The contracts whose times some arm's controlled TLs have: a policy for any junction has its own dialect's."""
+    kinds = {arm.kind for arm in arms} - {FIXED, ACTUATED}
+    cities = [city] if kinds - {POLICY} else []
+    if POLICY in kinds:
+        cities.append(with_street_dialect(city))
+    signals = {signal for tl in tls for signal in city.tls[tl].signals}
+    return [
+        contract.build(each, tl, street)
+        for each in cities
+        for tl in each.tls.values()
+        if signals.issuperset(tl.signals)
+    ]
 
 
 def _simulated(

@@ -116,7 +116,7 @@ class OperatorService:
         return states
 
     def settings(self) -> list[dict[str, Any]]:
-        """What operators have set and not taken back, the newest first; TLs of one command are together."""
+        """Modes and pins that operators have set, the newest first; TLs of one command are together."""
         together: dict[tuple[str, str, float | None, float], list[str]] = {}
         for tl, mode in self._queue.modes.items():
             until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0

@@ -91,7 +91,7 @@ def program_times(network: SignalNetwork, by_program: bool = True) -> tuple[list
 
 
 class _Change(NamedTuple):
-    """What a program shows a link between a green phase and the next one that it has red in."""
+    """A link's way from a green phase to the next one, in which it is red."""
 
     yellow_s: float
     red_s: float

@@ -364,7 +364,7 @@ def test_the_legend_has_the_colours_of_vehicles(browser, url):
 
 
 MIN_CONTRAST = 4.5
-"""Of a text and what is behind it (WCAG, level AA)."""
+"""Least contrast of a text and its background (WCAG, level AA)."""
 LOW_CONTRASTS = """(least) => {
     const channel = (c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
     const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);

@@ -149,7 +149,7 @@ SPLIT = ["Grr", "rGr", "rrg"]
 @pytest.mark.parametrize(
     ("current", "green_s", "since_s", "first_wait", "left"),
     [
-        pytest.param(0, 20, 50, 0, [1, 1, 1], id="nobody waits"),
+        pytest.param(0, 20, 50, 0, [1, 1, 1], id="no vehicle waits"),
         pytest.param(0, 20, 50, 3.9, [1, 1, 1], id="not for long under the current green"),
         pytest.param(0, 20, 50, 4, [0, 1, 1], id="stood under the current green"),
         pytest.param(0, 4, 50, 4, [0, 1, 1], id="a current green that is as young as that"),
@@ -288,8 +288,8 @@ def test_a_lane_that_stands_under_its_green_is_late(rules):
         pytest.param([3, 0, 0], [0, 0, 0], {0}, id="one lane"),
         pytest.param([0, 0.1, 0], [0, 0, 0], {1, 2}, id="two greens for it"),
         pytest.param([3, 0, 0], [0, 0.1, 0], {0, 1, 2}, id="vehicles arrive on another lane"),
-        pytest.param([0, 0, 0], [3, 0, 0], {0, 1, 2, 3}, id="nobody is near"),
-        pytest.param([0, 0, 0], [0, 0, 0], {0, 1, 2, 3}, id="nobody at all"),
+        pytest.param([0, 0, 0], [3, 0, 0], {0, 1, 2, 3}, id="no vehicle is near"),
+        pytest.param([0, 0, 0], [0, 0, 0], {0, 1, 2, 3}, id="no vehicle at all"),
         pytest.param([0, 0, 2], [0, 0, 2], {0, 1, 2, 3}, id="only where no green serves"),
     ],
 )

@@ -124,6 +124,11 @@ def test_states_on_the_way_from_green_to_green_are_no_choices(signal, phases, gr
     assert distinct_greens(signal, timed(*phases)) == greens
 
 
+def test_red_amber_is_no_green_however_long_it_is(signal):
+    steps = timed(("GGrr", 20), ("Gyrr", 3), ("Gruu", 9), ("rrGG", 20), ("rryy", 3))
+    assert distinct_greens(signal, steps) == ["GGrr", "rrGG"]
+
+
 def test_short_state_for_pedestrians_counts_as_part_of_the_vehicles_green(signal):
     with_crossing = replace(signal, crossing_m=(0.0, 0.0, 0.0, 6.0))
     steps = timed(("GrrG", 3), ("Grrr", 3), ("yrrr", 3), ("rrrG", 3), ("rGrr", 3), ("rGrG", 2), ("ryrr", 3))

@@ -71,7 +71,7 @@ class LivePage:
 
 
 def _if_lost(config: ControllerConfig) -> str:
-    """What the signals do if the controller ends without releasing them, or hangs."""
+    """The fate of the signals if the controller ends without releasing them, or hangs."""
     if not config.guard:
         return "If it has ended or hangs, the simulation ends or stands with it, because it has no guard."
     return (

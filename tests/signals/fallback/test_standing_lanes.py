@@ -8,13 +8,14 @@ import pytest
 from signals.fallback.greedy import Greedy
 from signals.fallback.max_pressure import MaxPressure
 from signals.fallback.scored_greens import ScoredGreens
+from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Readings, VehicleReadings
 from signals.safety.safety_times import SafetyTimes
 
 LANES = ["shared_0", "other_0", "ahead_0", "left_0", "out_0"]
 ROW = {lane: k for k, lane in enumerate(LANES)}
 AHEAD, ARROW, OTHER = "Grr", "rGr", "rrG"
-"""Of a lane that both go ahead and left from, and of another lane."""
+"""Greens: straight on and left from a shared lane, and that of another lane."""
 
 
 @pytest.fixture
@@ -94,3 +95,21 @@ def test_standing_during_a_change_says_nothing(kind, signal):
     assert [played.shown(0, other=6) for _ in range(2)] == [AHEAD, OTHER]
     played.shown(6, other=6)
     assert played.made.state.signals[0].tried == [False, False, False]
+
+
+@KINDS
+def test_the_first_decision_knows_of_no_queue_before(kind, signal):
+    played = Played(kind, signal)
+    played.now = 20
+    played.shown(6)
+    assert played.made.state.signals[0].tried == [False, False, False]
+
+
+def test_a_green_that_is_not_shown_yet_has_been_shown_for_no_time():
+    """The safety rules may delay it for longer than yellow, all-red and min green."""
+    sequencer = GreenPhaseSequencer(["Grr", "rGr"], 5, 3, 5)
+    sequencer.enter(0, ["Grr"])
+    sequencer.apply_action(20, [1])
+    assert sequencer.shown_for_s(40) == 0
+    sequencer.note_shown(41)
+    assert [sequencer.shown_for_s(now) for now in (41, 46)] == [0, 5]
