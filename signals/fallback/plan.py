@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from city.network import Program, ProgramSwitch, newest_program
+from signals.safety.conflicts import GREEN
 from signals.safety.signal_safety import Override, PermittedRelease, PermittedState, SignalSafety
 
 
@@ -25,7 +26,7 @@ class FallbackPlan:
         A program without green phases (off, blinking) is entered as SUMO does, with phase None.
         A synchronised program shows phase (now - offset) mod cycle, as SUMO's static
         programs do. It is entered in step, to keep its green waves: in the green that
-        runs if at least min green of it remains, else early in the next green, until its end.
+        runs if its links stay green for at least min green, else early in the next green, until its end.
         """
         greens = self.program.greens
         durations = [phase.duration_s for phase in self.program.phases]
@@ -36,9 +37,20 @@ class FallbackPlan:
         end_s = -((now - self.program.offset_s) % sum(durations))
         for k in [*range(len(durations)), *range(len(durations))]:
             end_s += durations[k]
-            if k in greens and end_s >= min_green_s:
+            if k in greens and end_s > 0 and end_s + self._kept_s(k) >= min_green_s:
                 return k, end_s
         return greens[0], None
+
+    def _kept_s(self, k: int) -> float:
+        """The time after phase k in which all of its green links stay green: logged plans have steps of 1 s."""
+        phases = self.program.phases
+        links = [i for i, character in enumerate(phases[k].state) if character in GREEN]
+        kept_s = 0.0
+        for phase in (*phases[k + 1 :], *phases[:k]):
+            if any(phase.state[i] not in GREEN for i in links):
+                break
+            kept_s += phase.duration_s
+        return kept_s
 
 
 @dataclass(frozen=True)

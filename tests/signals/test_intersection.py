@@ -281,6 +281,14 @@ def test_synchronised_plan_is_entered_in_step(now, expected):
     assert later.entry_phase(now + 7, min_green_s=5) == expected
 
 
+@pytest.mark.parametrize(("now", "expected"), [(2, (2, 1)), (7.5, (7, 0.5)), (8.5, (13, 5.5)), (14, (14, 1))])
+def test_logged_plan_of_steps_of_a_second_is_entered_while_its_links_stay_green(now, expected):
+    # link 0 is green from 0 to 12 s, with link 1 from 6 s on; then link 2 until 24 s
+    states = ["Grr"] * 6 + ["GGr"] * 6 + ["yyr"] + ["rrG"] * 11
+    program = Program("logged", "static", 0, tuple(ProgramPhase(state, 1, 1, 1) for state in states))
+    assert FallbackPlan(program, is_synchronised=True).entry_phase(now, min_green_s=4) == expected
+
+
 def test_unsynchronised_plan_begins_with_its_first_green():
     assert PLAN.entry_phase(16, 5) == (0, None)
 
