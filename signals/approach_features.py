@@ -154,9 +154,7 @@ class ApproachFeatures:
 
 
 def reach_m(approach: pb.Approach) -> float:
-    """Length of the upstream lanes within REACH_M, weighted by their shares, m; REACH_M for a crossing."""
-    if approach.walking_areas:
-        return REACH_M
+    """Length of the upstream lanes within REACH_M, weighted by their shares, m."""
     return sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in approach.upstream)
 
 

@@ -299,6 +299,8 @@ class TraciConnection(StepCollector):
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
 
     def persons(self, walking_areas: Sequence[str]) -> list[Person]:
+        if not walking_areas:
+            return []  # SUMO does not answer a message without commands
         ids = wire.IdGetters((), walking_areas)
         _, _, names = self._ask([ids.request], ids.decode)
         getters = wire.PersonGetters(names)

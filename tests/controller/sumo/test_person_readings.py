@@ -15,21 +15,11 @@ from tests.controller.sumo.openers import OPENERS, over_socket
 from tests.end_to_end.programs import free_port
 
 END_S = 150
-WALKS = ("NJ JE", "NJ JW", "EJ JN", "EJ JS", "SJ JE", "WJ JN", "WJ JS", "JW WJ")
-"""Some over one crossing, some over two, and some beside the crossings."""
 
 
 @pytest.fixture(scope="module")
-def options(crossroads_net):
-    routes = crossroads_net.parent / "persons.rou.xml"
-    flows = [
-        f'<personFlow id="{way.replace(" ", "-")}-é" begin="0" end="{END_S}" period="exp(0.15)" departPos="260">'
-        f'<walk edges="{way}"/></personFlow>'
-        for way in WALKS
-    ]
-    car = f'<flow id="car" begin="0" end="{END_S}" period="5" from="WJ" to="JE" departLane="best"/>'
-    routes.write_text(f"<routes>{''.join(flows)}{car}</routes>")
-    return ["-n", str(crossroads_net), "-r", str(routes), "--seed", "3", "--no-step-log", "--no-warnings"]
+def options(crossroads_net, crossroads_walkers):
+    return ["-n", str(crossroads_net), "-r", str(crossroads_walkers), "--seed", "3", "--no-step-log", "--no-warnings"]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +82,19 @@ def test_persons_equal_those_that_sumo_reports_one_by_one(connection, areas_of):
     assert {crossing for crossing, *_ in seen} == areas_of.keys() and cars > 0 and others > 0
     walking = [is_walking for _, is_walking, *_ in seen]
     assert any(walking) and not all(walking) and max(waiting_s for *_, waiting_s in seen) > 20
+
+
+def test_all_persons_on_walking_areas_are_read(connection, areas_of):
+    track(connection, areas_of)
+    connection.advance(100.0)
+    connection.read(())
+    api, areas = connection.api, sorted({area for own in areas_of.values() for area in own})
+    ids = [person for area in areas for person in api.edge.getLastStepPersonIDs(area)]
+    domain = api.person
+    expected = [(domain.getNextEdge(p), domain.getSpeed(p), domain.getWaitingTime(p)) for p in ids]
+    persons = connection.persons(areas)
+    assert persons == expected != [] and connection.persons([]) == []
+    assert {person.stands for person in persons} == {True, False}
 
 
 def test_a_tl_without_crossings_reads_no_persons(connection, areas_of):

@@ -27,7 +27,7 @@ CROSSINGS = {
     ":J_c2_0": ([25], {":J_w2", ":J_w3"}),
 }
 """Of the junction of `crossroads_net`: by lane, links and walking areas."""
-FIRST_SEEN = {name: FEATURES.index(name) for name in FEATURES}
+INDEX = {name: k for k, name in enumerate(FEATURES)}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_contracts_of_streets_without_crossings_are_byte_for_byte_those_of_the_r
 
 def test_persons_before_a_crossing_are_its_vehicles(built):
     _, none = observed(built, [])
-    assert all(features[FIRST_SEEN["nearest"]] == REACH_M for features in none.values())
+    assert all(features[INDEX["nearest"]] == REACH_M for features in none.values())
     persons = [
         Person(":J_c0", 0.0, 40.0), Person(":J_c0", 0.0, 7.0), Person(":J_c0", 1.3, 0.0), Person(":J_c1", 1.3, 0.0),
         Person("JN", 0.0, 90.0), Person("", 0.0, 90.0),
@@ -122,13 +122,15 @@ def test_persons_before_a_crossing_are_its_vehicles(built):
     _, features = observed(built, persons)
     expected = {
         "halting": 2, "vehicles_near": 3, "arriving_soon": 1, "lost_time": 2, "longest_wait": 40, "total_wait": 47,
-        "first_wait": 40, "nearest": 0, "occupancy": 3 * 7.5 / REACH_M, "vehicles_middle": 0, "vehicles_far": 0,
+        "first_wait": 40, "nearest": 0, "occupancy": 1.5, "vehicles_middle": 0, "vehicles_far": 0,
         "exit_blocked": 0, "exit_occupancy": 0, "exit_queue": 0,
     }  # fmt: skip
     for name, value in expected.items():
-        assert features[":J_c0_0"][FIRST_SEEN[name]] == pytest.approx(value), name
+        assert features[":J_c0_0"][INDEX[name]] == pytest.approx(value), name
     walks = features[":J_c1_0"]
-    assert [walks[FIRST_SEEN[name]] for name in ("halting", "vehicles_near", "nearest", "first_wait", "lost_time")] == [
+    length_m = crossings_of(built)[1].upstream[0].length_m
+    assert walks[INDEX["occupancy"]] == pytest.approx(7.5 / length_m)
+    assert [walks[INDEX[name]] for name in ("halting", "vehicles_near", "nearest", "first_wait", "lost_time")] == [
         0, 1, WALKING_M, 0, 0,
     ]  # fmt: skip
     assert (features[":J_c2_0"] == none[":J_c2_0"]).all()
