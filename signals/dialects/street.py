@@ -76,6 +76,8 @@ class StreetDialect(SumoRl):
             raise contradiction(contract, "has a lane with a link that its signal does not have")
         if any(approach.exits and approach.exits[0].distance_m != 0 for approach in signal.approaches):
             raise contradiction(contract, "has an exit that does not begin at its signal")
+        if any(a.walking_areas and [lane.lane_id for lane in a.upstream] != [a.lane_id] for a in signal.approaches):
+            raise contradiction(contract, "has a crossing that persons reach over other lanes")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
         numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
         if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):
