@@ -28,8 +28,7 @@ MAX_SPEED = 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
 CROSSINGS_MAX_RED_S = 120.0
-"""`max_red_s` for the street dialect if a signal has pedestrian crossings, which no policy observes: max-pressure's
-bound."""
+"""`max_red_s` for the street dialect if a signal has pedestrian crossings: max-pressure's bound."""
 STREET_MAX_RED_S = 300.0
 """`max_red_s` for the street dialect otherwise: a lane whose detector fails seems to be empty, and might never be
 served."""

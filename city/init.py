@@ -28,7 +28,7 @@ RESERVED_NAMES = ("all", "city")
 STREET = "street"
 """The dialect of the pretrained policy, which takes the greens of the program that runs."""
 _MAX_RED_REASONS = {
-    True: "no policy observes pedestrians: a link with a longer red is served next",
+    True: "a link or crossing with a longer red is served next; dialect street alone observes pedestrians",
     False: "a link with a longer red is served next, also if its detector fails",
 }
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}

@@ -34,6 +34,8 @@ class LaneGraph:
     """By lane, the lanes that lead to it without a signal in between."""
     following: dict[str, set[str]] = field(default_factory=dict)
     """By lane, the lanes that it leads to."""
+    walking_areas: dict[str, list[str]] = field(default_factory=dict)
+    """By lane of a pedestrian crossing, the walking areas (SUMO's edges) at its ends."""
 
     def add_connection(self, from_lane: str, to_lane: str, is_signalled: bool) -> None:
         """Add a connection of two lanes outside of junctions."""
@@ -41,6 +43,12 @@ class LaneGraph:
         before = self.unsignalled_before.setdefault(to_lane, [])
         if not is_signalled and from_lane not in before:
             before.append(from_lane)
+
+    def add_walking_area(self, crossing: str, area: str) -> None:
+        """Add a walking area at an end of a crossing's lane."""
+        areas = self.walking_areas.setdefault(crossing, [])
+        if area not in areas:
+            areas.append(area)
 
     def upstream(self, lane: str, reach_m: float) -> list[UpstreamLane]:
         """The lanes that begin to lead to the end of `lane` within `reach_m`, that lane first."""

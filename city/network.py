@@ -377,9 +377,11 @@ class _NetworkReader:
         if not (attributes["from"].startswith(":") or attributes["to"].startswith(":")):
             self.junctions.add_connection(from_lane, to_lane)
             self.lanes.add_connection(from_lane, to_lane, "tl" in attributes)
+        # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
+        crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossed_roads), "")
+        if crossing:
+            self.lanes.add_walking_area(crossing, attributes["to" if crossing == from_lane else "from"])
         if "tl" in attributes:
-            # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
-            crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossed_roads), "")
             index, turn = int(attributes["linkIndex"]), attributes.get("dir", "s")
             link = Connection(attributes["tl"], index, from_lane, to_lane, via or crossing, turn)
             self.connections.setdefault(link.signal, []).append(link)

@@ -63,7 +63,9 @@ class LanesToRead(NamedTuple):
     outflow_lanes: list[str]
     """Lanes with counted outflow."""
     vehicle_lanes_of: dict[str, list[str]]
-    """By TL, the lanes whose single vehicles it needs."""
+    """By TL, the lanes whose single vehicles it needs, and the crossings whose persons."""
+    walking_areas_of: dict[str, list[str]]
+    """By crossing, the walking areas at its ends."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def loop_from(
     street = tls.street
     to_read = lanes_to_read(tls)
     links = {signal: len(street.signals[signal].links) for signal in start.signals}
-    connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
+    connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of, to_read.walking_areas_of)
     # as in training, where an episode begins on an empty network, with the first green phase at once
     forces_first = tls.safety.floors == "dialect" and not start.has_traffic
     lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)
@@ -194,7 +196,9 @@ def lanes_to_read(tls: ControlledTls) -> LanesToRead:
                 lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))
             ]
         vehicle_lanes_of[contract.tl] = vehicle_lanes
-    return LanesToRead(lanes_of, list(dict.fromkeys(outflow_lanes)), vehicle_lanes_of)
+    crossings = [a for c in tls.contracts for signal in c.signals for a in signal.approaches if a.walking_areas]
+    walking_areas_of = {crossing.lane_id: list(crossing.walking_areas) for crossing in crossings}
+    return LanesToRead(lanes_of, list(dict.fromkeys(outflow_lanes)), vehicle_lanes_of, walking_areas_of)
 
 
 def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLanes, start: Start) -> Intersection:

@@ -199,8 +199,9 @@ def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:
         return f"{folder}: holds no version; export it (greenserve export --tl {tl})"
     built = build(city, city.tls[tl], street)
     (signal,) = built.signals
+    lanes = sum(not approach.walking_areas for approach in signal.approaches)
     return (
-        f"no model yet; the shipped policy fits its {built.action.size} greens and {len(signal.approaches)} lanes: "
+        f"no model yet; the shipped policy fits its {built.action.size} greens and {lanes} lanes: "
         f"greenserve export --pretrained --tl {tl}"
     )
 

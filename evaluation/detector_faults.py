@@ -78,8 +78,9 @@ class FaultyDetectors:
         outflow_lanes: Sequence[str],
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+        walking_areas_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._connection.track(lanes_of, outflow_lanes, signals, vehicle_lanes_of)
+        self._connection.track(lanes_of, outflow_lanes, signals, vehicle_lanes_of, walking_areas_of)
         # seeded by the lane's name: every arm has the same faults, whatever other lanes it reads
         draws = [
             np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2)

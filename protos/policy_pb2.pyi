@@ -71,16 +71,18 @@ class Signal(_message.Message):
     def __init__(self, id: _Optional[str] = ..., lane_ids: _Optional[_Iterable[str]] = ..., program_id: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., greens: _Optional[_Iterable[str]] = ..., approaches: _Optional[_Iterable[_Union[Approach, _Mapping]]] = ..., change_s: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Approach(_message.Message):
-    __slots__ = ("lane_id", "links", "upstream", "exits")
+    __slots__ = ("lane_id", "links", "upstream", "exits", "walking_areas")
     LANE_ID_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_FIELD_NUMBER: _ClassVar[int]
     EXITS_FIELD_NUMBER: _ClassVar[int]
+    WALKING_AREAS_FIELD_NUMBER: _ClassVar[int]
     lane_id: str
     links: _containers.RepeatedScalarFieldContainer[int]
     upstream: _containers.RepeatedCompositeFieldContainer[ReadLane]
     exits: _containers.RepeatedCompositeFieldContainer[ReadLane]
-    def __init__(self, lane_id: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., upstream: _Optional[_Iterable[_Union[ReadLane, _Mapping]]] = ..., exits: _Optional[_Iterable[_Union[ReadLane, _Mapping]]] = ...) -> None: ...
+    walking_areas: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lane_id: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., upstream: _Optional[_Iterable[_Union[ReadLane, _Mapping]]] = ..., exits: _Optional[_Iterable[_Union[ReadLane, _Mapping]]] = ..., walking_areas: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadLane(_message.Message):
     __slots__ = ("lane_id", "distance_m", "share", "length_m", "limit_mps")

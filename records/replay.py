@@ -105,8 +105,9 @@ class RecordedConnection(TrackedLanes):
         outflow_lanes: Sequence[str],
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+        walking_areas_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of, walking_areas_of)
         self._outflow_rows = [self.row[lane] for lane in outflow_lanes]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:

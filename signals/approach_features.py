@@ -1,5 +1,7 @@
 """Features of every incoming lane, from the positions and speeds of vehicles on the way to its stop line.
 
+A pedestrian crossing is a lane too, and the persons before it are its vehicles.
+
 A vehicle counts for each incoming lane that it may reach within REACH_M without passing another signal, weighted by the
 share of vehicles that go there (`city.lane_graph`). Distances are those of its front to the stop line.
 """
@@ -52,6 +54,9 @@ class ApproachFeatures:
         for lane in read:
             self._length_m[lane_row[lane.lane_id]] = max(lane.length_m, 0.1)
             self._limit_mps[lane_row[lane.lane_id]] = max(lane.limit_mps, 0.1)
+        for crossing in (approach for approach in approaches if approach.walking_areas):
+            # persons wait where it begins
+            self._length_m[lane_row[crossing.lane_id]] = 0.0
         # an entry is an upstream lane of an approach; those of a lane follow one another
         entries = sorted(
             (lane_row[lane.lane_id], k, lane.distance_m, lane.share)
@@ -64,7 +69,7 @@ class ApproachFeatures:
         self._count = np.bincount(_rows(entry[0] for entry in entries), minlength=lanes)
         self._first = np.cumsum(self._count) - self._count
         """By lane, the number of its entries and the first of them."""
-        self._reach_m = np.maximum(np.array([_reach_m(approach) for approach in approaches]), 0.1)
+        self._reach_m = np.maximum(np.array([reach_m(approach) for approach in approaches]), 0.1)
         exits = [
             (k, lane_row[lane.lane_id], lane.share, lane.distance_m)
             for k, a in enumerate(approaches)
@@ -148,7 +153,7 @@ class ApproachFeatures:
         out[:, FEATURES.index("exit_blocked")] = np.bincount(self._approach_of_exit, by_exit, self.size)
 
 
-def _reach_m(approach: pb.Approach) -> float:
+def reach_m(approach: pb.Approach) -> float:
     """Length of the upstream lanes within REACH_M, weighted by their shares, m."""
     return sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in approach.upstream)
 

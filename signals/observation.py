@@ -30,12 +30,14 @@ class PhaseState(NamedTuple):
 
 
 class VehicleReadings(NamedTuple):
-    """The vehicles on the lanes that were read for single vehicles; arrays with one element per vehicle."""
+    """The vehicles on the lanes that were read for single vehicles, and the persons before crossings; arrays with one
+    element each."""
 
     row: Rows
     """intp [n], row of the vehicle's lane in the readings."""
     position_m: Floats
-    """float64 [n], of its front, from the beginning of the lane."""
+    """float64 [n], of its front, from the beginning of the lane; of a person, 0 at its crossing and negative before
+    it."""
     speed_mps: Floats
     """float64 [n]."""
     waiting_s: Floats

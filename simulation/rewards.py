@@ -3,8 +3,9 @@
 Means over time, of samples at the decision and at every multiple of REWARD_INTERVAL_S before it, each weighted by the
 time since the TL's previous sample:
 
-- `delay`: -(sum of n max(0, 1 - v / l) + p) / (20 k), over the lanes that lead to the TL:
-  n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, k
+- `delay`: -(sum of n max(0, 1 - v / l) + p + w) / (20 k), over the lanes that lead to the TL:
+  n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, w persons who stand before
+  the TL's pedestrian crossings (dialect street, which observes them), k
   the number of the TL's signals. Multiplied by -20 k and summed over all TLs, it is the time
   lost per second on the way to signals.
 - `delay-downstream`: `delay` plus half the time lost before the next TLs downstream, weighted by the share of links
@@ -35,6 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from city.errors import InputError
+from city.lanes import road_of
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
 from protos import policy_pb2 as pb
@@ -162,6 +164,10 @@ def _lost_time_measures(
     lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
     tl_of = {lane: tl for tl, own in lanes.items() for lane in own}
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
+    crossings = {
+        contract.tl: [a for signal in contract.signals for a in signal.approaches if a.walking_areas]
+        for contract in contracts
+    }
     downstream: dict[str, dict[str, float]] = {contract.tl: {} for contract in contracts}
     """TL -> next TL downstream -> weight of its lost time."""
     for contract in contracts if downstream_share else ():
@@ -176,6 +182,13 @@ def _lost_time_measures(
             due = list(tls)
             needed = dict.fromkeys([*due, *(after for tl in due for after in downstream[tl])])
             lost = {tl: sum(by_road.values()) for tl, by_road in lost_time.by_road(needed).items()}
+            areas = dict.fromkeys(
+                area for tl in needed for crossing in crossings[tl] for area in crossing.walking_areas
+            )
+            persons = connection.persons(tuple(areas)) if areas else ()
+            standing = Counter(person.next_edge for person in persons if person.stands)
+            for tl in needed:
+                lost[tl] += sum(standing[road_of(crossing.lane_id)] for crossing in crossings[tl])
             values = {}
             for tl in due:
                 after = sum(weight * lost[other] for other, weight in downstream[tl].items())

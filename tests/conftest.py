@@ -112,6 +112,24 @@ def crossroads_net(tmp_path_factory) -> Path:
     return folder / "x.net.xml"
 
 
+WALKS = ("NJ JE", "NJ JW", "EJ JN", "EJ JS", "SJ JE", "WJ JN", "WJ JS", "JW WJ")
+"""Some over one crossing, some over two, and some beside the crossings."""
+
+
+@pytest.fixture(scope="session")
+def crossroads_walkers(crossroads_net) -> Path:
+    """A route file of `crossroads_net` with many persons and a few cars, for 150 s."""
+    flows = [
+        f'<personFlow id="{way.replace(" ", "-")}-é" begin="0" end="150" period="exp(0.15)" departPos="260">'
+        f'<walk edges="{way}"/></personFlow>'
+        for way in WALKS
+    ]
+    car = '<flow id="car" begin="0" end="150" period="5" from="WJ" to="JE" departLane="best"/>'
+    routes = crossroads_net.parent / "walkers.rou.xml"
+    routes.write_text(f"<routes>{''.join(flows)}{car}</routes>")
+    return routes
+
+
 @pytest.fixture(scope="session")
 def crossroads(crossroads_net) -> SignalNetwork:
     """The signal of `crossroads_net`."""

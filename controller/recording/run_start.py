@@ -37,7 +37,7 @@ class RunStart(ControlledTls):
     def tracked_lanes(self) -> TrackedLanes:
         """The rows of the lanes in readings, as the connection has them."""
         lanes, to_read = TrackedLanes(), self.to_read
-        lanes.track_lanes(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of)
+        lanes.track_lanes(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of, to_read.walking_areas_of)
         return lanes
 
     @property

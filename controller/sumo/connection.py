@@ -6,13 +6,14 @@ while the next one is prepared. `traci_connection` connects to a SUMO program ov
 or attaches to a running one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from city.lanes import road_of
 from controller.sumo.tracked_detectors import DetectorChange, TrackedDetectors
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
@@ -22,6 +23,12 @@ ONLINE = "online"
 OWNER_KEY = "greenserve.controller"
 """Parameter of the simulation that names the controller of a signal; the signal's id follows. (A parameter of the
 traffic light belongs to one program, and is lost as soon as a client sets a state.)"""
+
+
+STANDING_MPS = 0.1
+"""A slower person stands; SUMO's waiting time counts from there."""
+WALKING_M = 3.0
+"""Distance to its crossing of a person who walks on a walking area: SUMO does not tell how far it still is."""
 
 
 class SumoConnectionLost(Exception):
@@ -73,6 +80,43 @@ class Traffic(NamedTuple):
     """Their mean speeds [lanes]; that of an empty lane is its limit."""
     waiting: Sequence[str]
     """The first roads of the vehicles that wait to depart, in the whole network: a road for each vehicle."""
+
+
+class Person(NamedTuple):
+    """A person on a walking area."""
+
+    next_edge: str
+    """The crossing or road (SUMO's edge) to which it walks; "" at its destination."""
+    speed_mps: float
+    waiting_s: float
+    """SUMO's waiting time: since it was last faster than 0.1 m/s."""
+
+    @property
+    def stands(self) -> bool:
+        return self.waiting_s > 0 or self.speed_mps < STANDING_MPS
+
+
+class Crossings(NamedTuple):
+    """The pedestrian crossings whose persons are read."""
+
+    areas: tuple[str, ...]
+    """The walking areas at their ends; an area may lead to several crossings."""
+    row: Mapping[str, int]
+    """By crossing (SUMO's edge), the row of its lane in the readings."""
+
+    def with_persons(self, vehicles: VehicleReadings, persons: Iterable[Person]) -> VehicleReadings:
+        """The vehicles, and the persons whose next edge is one of the crossings, in the order of lanes."""
+        columns = [
+            (self.row[person.next_edge], 0.0 if person.stands else -WALKING_M, person.speed_mps, person.waiting_s)
+            for person in persons
+            if person.next_edge in self.row
+        ]
+        if not columns:
+            return vehicles
+        row, *values = map(np.array, zip(*columns, strict=True))
+        merged = [np.concatenate(pair) for pair in zip(vehicles, (row.astype(np.intp), *values), strict=True)]
+        order = np.argsort(merged[0], kind="stable")
+        return VehicleReadings(*(column[order] for column in merged))
 
 
 class ApiConnection(Protocol):
@@ -143,6 +187,7 @@ class TrackingConnection(DecisionConnection, Protocol):
         outflow_lanes: Sequence[str],
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+        walking_areas_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
         """Set the lanes and signals to read.
 
@@ -150,7 +195,9 @@ class TrackingConnection(DecisionConnection, Protocol):
             lanes_of: by TL, the lanes whose counts are read when it is due.
             outflow_lanes: lanes with outflow to count at every step.
             signals: number of links by signal.
-            vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due.
+            vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due, and the crossings whose
+                persons are.
+            walking_areas_of: by crossing, the walking areas (SUMO's edges) on which its persons stand.
         """
 
 
@@ -180,6 +227,9 @@ class TrafficConnection(Protocol):
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         """Read lanes, and the vehicles that wait to depart. Raises the exceptions of `read`."""
+
+    def persons(self, walking_areas: Sequence[str]) -> Sequence[Person]:
+        """Read the persons on walking areas (SUMO's edges). Raises the exceptions of `read`."""
 
 
 class ViewConnection(Protocol):
@@ -244,8 +294,9 @@ class TrackedLanes:
         lanes_of: Mapping[str, Sequence[str]],
         outflow_lanes: Sequence[str],
         vehicle_lanes_of: Mapping[str, Sequence[str]],
+        walking_areas_of: Mapping[str, Sequence[str]],
     ) -> None:
-        self.lanes_of, self.vehicle_lanes_of = lanes_of, vehicle_lanes_of
+        self.lanes_of, self.vehicle_lanes_of, self.walking_areas_of = lanes_of, vehicle_lanes_of, walking_areas_of
         # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
         self.lanes = tuple(
             sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes})
@@ -265,9 +316,18 @@ class TrackedLanes:
         return names, np.array(rows, np.intp)
 
     def vehicle_rows_of(self, tls: Sequence[str]) -> tuple[list[str], Rows]:
-        """The vehicle lanes of TLs and their rows in the readings."""
-        rows = sorted({self.row[lane] for tl in tls for lane in self.vehicle_lanes_of.get(tl, ())})
+        """The vehicle lanes of TLs, without crossings, and their rows in the readings."""
+        lanes = {lane for tl in tls for lane in self.vehicle_lanes_of.get(tl, ())} - self.walking_areas_of.keys()
+        rows = sorted(self.row[lane] for lane in lanes)
         return [self.lanes[k] for k in rows], np.array(rows, np.intp)
+
+    def crossings_of(self, tls: Sequence[str]) -> Crossings:
+        """The crossings of TLs."""
+        lanes = sorted(
+            {lane for tl in tls for lane in self.vehicle_lanes_of.get(tl, ())} & self.walking_areas_of.keys()
+        )
+        areas = dict.fromkeys(area for lane in lanes for area in self.walking_areas_of[lane])
+        return Crossings(tuple(areas), {road_of(lane): self.row[lane] for lane in lanes})
 
     def set_vehicles(self, vehicles: VehicleReadings) -> None:
         """Replace the single vehicles of the readings; the arrays by lane stay the same."""

@@ -19,7 +19,8 @@ class DetectorGetters(ListGetters):
     """Getters of the vehicles that were on detectors during the newest step."""
 
     def __init__(self, detectors: Sequence[str]) -> None:
-        super().__init__(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, tc.LAST_STEP_VEHICLE_DATA, detectors, _compound(0))
+        domain, variable = tc.CMD_GET_INDUCTIONLOOP_VARIABLE, tc.LAST_STEP_VEHICLE_DATA
+        super().__init__([(domain, variable, detector) for detector in detectors], _compound(0))
 
     def decode(self, answer: bytes) -> dict[int, list[DetectorVehicle]]:
         """By detector with vehicles, those that were on it. Raises CommandRejected or MalformedMessage."""

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.sumo.connection import CommandRejected, StepCollector, StepResult, SumoConnectionLost, Traffic
+from controller.sumo.connection import (
+    CommandRejected,
+    Crossings,
+    Person,
+    StepCollector,
+    StepResult,
+    SumoConnectionLost,
+    Traffic,
+)
 from controller.sumo.programs import sumo_program
 from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Rows, VehicleReadings
@@ -44,8 +52,9 @@ class LibsumoConnection(StepCollector):
         outflow_lanes: Sequence[str],
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+        walking_areas_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of, walking_areas_of)
         self._rows_of.cache_clear()
         self._signals = tuple(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
@@ -92,7 +101,7 @@ class LibsumoConnection(StepCollector):
         )
         self._count_outflow()
         lane, readings = self.api.lane, self.readings
-        names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
+        names, rows, vehicle_lanes, vehicle_rows, crossings = self._rows_of(due)
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
         halting = [
@@ -103,12 +112,13 @@ class LibsumoConnection(StepCollector):
         ]
         readings.counts[:, rows] = vehicles, halting
         readings.mean_length_m[rows] = lengths_m
-        self.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
+        by_vehicle = self._vehicles(vehicle_lanes, vehicle_rows)
+        self.set_vehicles(crossings.with_persons(by_vehicle, self.persons(crossings.areas)))
         return self._take_result(self.api.simulation.getTime())
 
-    def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows]:
-        """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows)."""
-        return *self.rows_of(due), *self.vehicle_rows_of(due)
+    def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows, Crossings]:
+        """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows, crossings)."""
+        return *self.rows_of(due), *self.vehicle_rows_of(due), self.crossings_of(due)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
         ids = [self.api.lane.getLastStepVehicleIDs(lane) for lane in lanes]
@@ -137,6 +147,11 @@ class LibsumoConnection(StepCollector):
         speeds_mps = np.array([domain.getLastStepMeanSpeed(lane) for lane in lanes], np.float64)
         waiting = self.api.simulation.getPendingVehicles()
         return Traffic(counts, speeds_mps, [self.api.vehicle.getRoute(vehicle)[0] for vehicle in waiting])
+
+    def persons(self, walking_areas: Sequence[str]) -> list[Person]:
+        domain = self.api.person
+        ids = [person for area in walking_areas for person in self.api.edge.getLastStepPersonIDs(area)]
+        return [Person(domain.getNextEdge(p), domain.getSpeed(p), domain.getWaitingTime(p)) for p in ids]
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         domain = self.api.vehicle

@@ -230,6 +230,8 @@ def _check_lanes(differs: str, signal: SignalNetwork, expected: pb.Signal, stree
 def _differing_lane(exported: Sequence[pb.Approach], signal: SignalNetwork) -> str:
     """The first incoming lane that differs from the exported contract; "" if none."""
     now = approaches(signal)
+    if not any(lane.walking_areas for lane in exported):
+        now = [lane for lane in now if not lane.walking_areas]  # an older export did not observe pedestrians
     if len(exported) != len(now):
         return next(iter({lane.lane_id for lane in exported} ^ {lane.lane_id for lane in now}), exported[0].lane_id)
     pairs = zip(exported, now, strict=True)
@@ -246,7 +248,7 @@ def _parts(approach: pb.Approach) -> tuple[tuple[object, ...], Sequence[tuple[fl
     lanes = (*approach.upstream, *approach.exits)
     ids = [lane.lane_id for lane in lanes]
     numbers = [(lane.distance_m, lane.share, lane.length_m, lane.limit_mps) for lane in lanes]
-    return (approach.lane_id, list(approach.links), len(approach.upstream), ids), numbers
+    return (approach.lane_id, list(approach.links), len(approach.upstream), ids, list(approach.walking_areas)), numbers
 
 
 def check_sumo_matches_contract(

@@ -21,7 +21,9 @@ from controller.sumo import wire
 from controller.sumo.connection import (
     OWNER_KEY,
     CommandRejected,
+    Crossings,
     Interrupts,
+    Person,
     StepCollector,
     StepResult,
     SumoConnectionLost,
@@ -86,19 +88,21 @@ class _Getters(NamedTuple):
     """Getters of the lane variables and of the time."""
     rows: slice | Rows
     """Rows of the lanes whose variables are read."""
-    vehicle_ids: wire.VehicleIdGetters
+    ids: wire.IdGetters
+    """Getters of the ids of vehicles and persons."""
     vehicle_rows: Rows
     """Rows of the lanes whose vehicles are read."""
+    crossings: Crossings
     request: bytes
-    """The message of `numbers` and `vehicle_ids`."""
+    """The message of `numbers` and `ids`."""
 
-    def decode(self, answer: bytes, readings: Readings) -> tuple[float, list[bytes], list[int]]:
-        """Write the lane variables into the readings; (the time in s, vehicles' ids, vehicles by lane)."""
+    def decode(self, answer: bytes, readings: Readings) -> tuple[float, list[bytes], Rows, list[bytes]]:
+        """Write the lane variables into the readings; (the time in s, vehicles' ids, their rows, persons' ids)."""
         ints, doubles = self.numbers.decode(answer)
-        ids, counts = self.vehicle_ids.decode(answer, self.numbers.size)
+        vehicles, counts, persons = self.ids.decode(answer, self.numbers.size)
         readings.counts[:, self.rows] = ints.reshape(-1, 2).T
         readings.mean_length_m[self.rows] = doubles[:-1]
-        return float(doubles[-1]), ids, counts
+        return float(doubles[-1]), vehicles, np.repeat(self.vehicle_rows, counts), persons
 
 
 class TraciConnection(StepCollector):
@@ -155,8 +159,9 @@ class TraciConnection(StepCollector):
         outflow_lanes: Sequence[str],
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+        walking_areas_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of, walking_areas_of)
         self._signals = tuple(signals)
         self._states = wire.StateGetters(signals)
         outflow = [wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in outflow_lanes]
@@ -193,8 +198,9 @@ class TraciConnection(StepCollector):
         variables.append((tc.CMD_GET_SIM_VARIABLE, tc.VAR_TIME, "", tc.TYPE_DOUBLE))
         numbers = wire.NumericGetters(variables)
         vehicle_lanes, vehicle_rows = self.vehicle_rows_of(due)
-        vehicle_ids = wire.VehicleIdGetters(vehicle_lanes)
-        return _Getters(numbers, rows, vehicle_ids, vehicle_rows, wire.message([numbers.request, vehicle_ids.request]))
+        crossings = self.crossings_of(due)
+        ids = wire.IdGetters(vehicle_lanes, crossings.areas)
+        return _Getters(numbers, rows, ids, vehicle_rows, crossings, wire.message([numbers.request, ids.request]))
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         # Commands and step are separate messages. With several clients, SUMO sends the answers to commands
@@ -242,20 +248,29 @@ class TraciConnection(StepCollector):
                 # the answers before the lanes' are decoded while SUMO still simulates
                 for answer in answers:
                     self._unanswered.popleft()(answer)
-                time_s, ids, counts = getters.decode(answer, self.readings)
+                time_s, vehicles, rows, persons = getters.decode(answer, self.readings)
             except CommandRejected:
                 for _ in answers:
                     self._unanswered.popleft()  # so that they are not taken for answers to the next requests
                 raise
         self._segment_end_s = None
-        self.set_vehicles(self._vehicles(ids, np.repeat(getters.vehicle_rows, counts)) if ids else NO_VEHICLES)
+        self.set_vehicles(self._vehicles(getters.crossings, vehicles, rows, persons))
         return self._take_result(time_s)
 
-    def _vehicles(self, ids: Sequence[bytes], rows: Rows) -> VehicleReadings:
-        """Request the readings of vehicles on the lanes of `rows`. Raises the exceptions of `read`."""
-        getters = wire.VehicleGetters(ids)
-        values, known = self._ask([getters.request], getters.decode)
-        return VehicleReadings(rows[known], *values)
+    def _vehicles(
+        self, crossings: Crossings, vehicles: Sequence[bytes], rows: Rows, persons: Sequence[bytes]
+    ) -> VehicleReadings:
+        """Request the readings of vehicles on the lanes of `rows`, and of persons. Raises the exceptions of `read`."""
+        if not vehicles and not persons:
+            return NO_VEHICLES
+        of_persons, of_vehicles = wire.PersonGetters(persons), wire.VehicleGetters(vehicles)
+
+        def decode(answer: bytes) -> VehicleReadings:
+            walkers, at = of_persons.decode(answer)
+            values, known = of_vehicles.decode(answer, at)
+            return crossings.with_persons(VehicleReadings(rows[known], *values), walkers)
+
+        return self._ask([of_persons.request, of_vehicles.request], decode)
 
     def shown(self) -> dict[str, str]:
         if self._unanswered and self._unanswered[0] == self._decode_shown:
@@ -282,6 +297,14 @@ class TraciConnection(StepCollector):
             routes = self._values([wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown])
             self._origins |= {vehicle: roads[0] for vehicle, roads in zip(unknown, routes, strict=True)}
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
+
+    def persons(self, walking_areas: Sequence[str]) -> list[Person]:
+        if not walking_areas:
+            return []  # SUMO does not answer a message without commands
+        ids = wire.IdGetters((), walking_areas)
+        _, _, names = self._ask([ids.request], ids.decode)
+        getters = wire.PersonGetters(names)
+        return self._ask([getters.request], getters.decode)[0] if names else []
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         request = wire.vehicles_near(junction, radius_m)

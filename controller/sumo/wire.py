@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from traci import constants as tc
 
-from controller.sumo.connection import CommandRejected
+from controller.sumo.connection import CommandRejected, Person
 
 GETVERSION = tc.CMD_GETVERSION
 SETORDER = tc.CMD_SETORDER
@@ -38,6 +38,11 @@ _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {tc.TYPE_INTEGER: 4, tc.TYPE_DOUBLE: 8}
 _DOUBLE = struct.pack("!B", tc.TYPE_DOUBLE)
 _VEHICLE_VARIABLES = (tc.VAR_LANEPOSITION, tc.VAR_SPEED, tc.VAR_WAITING_TIME)
+_PERSON_VARIABLES = (
+    (tc.VAR_NEXT_EDGE, tc.TYPE_STRING),
+    (tc.VAR_SPEED, tc.TYPE_DOUBLE),
+    (tc.VAR_WAITING_TIME, tc.TYPE_DOUBLE),
+)
 
 SET_OK = bytes((_STATUS_BYTES, tc.CMD_SET_TL_VARIABLE, 0, 0, 0, 0, 0))
 """SUMO's answer to a signal command that it accepted."""
@@ -233,15 +238,17 @@ class StateGetters:
 class ListGetters:
     """Getters of lists that are mostly empty; the answer of an empty one is known beforehand."""
 
-    def __init__(self, domain: int, variable: int, names: Sequence[str], empty: bytes) -> None:
-        """`empty`: an empty value, from its type on."""
-        self.request = b"".join(get(domain, variable, name) for name in names)
-        self._begins = [value_begin(domain, variable, name) for name in names]
+    def __init__(self, variables: Sequence[tuple[int, int, str]], empty: bytes) -> None:
+        """`variables`: (domain, variable, object name). `empty`: an empty value, from its type on."""
+        self.request = b"".join(get(*variable) for variable in variables)
+        self._begins = [value_begin(*variable) for variable in variables]
         """By object, the begin of its value, up to the type."""
         values = [begin + empty for begin in self._begins]
-        self._empty = [value_head(domain, len(value)) + value for value in values]
+        self._empty = [
+            value_head(domain, len(value)) + value for (domain, _, _), value in zip(variables, values, strict=True)
+        ]
         """By object, its whole answer while it is empty."""
-        blocks = range(0, len(names), BLOCK_SIZE)
+        blocks = range(0, len(variables), BLOCK_SIZE)
         self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_SIZE])) for first in blocks]
 
     def filled(self, answer: bytes, at: int = 0) -> tuple[list[tuple[int, int, int]], int]:
@@ -263,25 +270,31 @@ class ListGetters:
         return filled, at
 
 
-class VehicleIdGetters(ListGetters):
-    """Getters of the ids of the vehicles on lanes."""
+class IdGetters(ListGetters):
+    """Getters of the ids of the vehicles on lanes, and of the persons on walking areas."""
 
-    def __init__(self, lanes: Sequence[str]) -> None:
-        empty = struct.pack("!Bi", tc.TYPE_STRINGLIST, 0)
-        super().__init__(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
+    def __init__(self, lanes: Sequence[str], walking_areas: Sequence[str] = ()) -> None:
+        vehicles = [(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in lanes]
+        persons = [(tc.CMD_GET_EDGE_VARIABLE, tc.LAST_STEP_PERSON_ID_LIST, area) for area in walking_areas]
+        super().__init__([*vehicles, *persons], struct.pack("!Bi", tc.TYPE_STRINGLIST, 0))
+        self._lanes = len(vehicles)
 
-    def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
-        """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
+    def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int], list[bytes]]:
+        """Decode (vehicles' ids; number of vehicles by lane; persons' ids), ids as `VehicleGetters` takes them.
 
         `at`: begin of the first lane's answer. Raises CommandRejected or MalformedMessage.
         """
-        names: list[bytes] = []
-        counts = [0] * len(self._begins)
-        for lane, begin, end in self.filled(answer, at)[0]:
-            of_lane = _sized_strings(answer, begin, end)
-            names += of_lane
-            counts[lane] = len(of_lane)
-        return names, counts
+        vehicles: list[bytes] = []
+        persons: list[bytes] = []
+        counts = [0] * self._lanes
+        for k, begin, end in self.filled(answer, at)[0]:
+            ids = _sized_strings(answer, begin, end)
+            if k < self._lanes:
+                vehicles += ids
+                counts[k] = len(ids)
+            else:
+                persons += ids
+        return vehicles, counts, persons
 
 
 def _sized_strings(answer: bytes, at: int, end: int) -> list[bytes]:
@@ -340,15 +353,15 @@ class VehicleGetters:
             [part for name, layout in self._vehicles for head in layout.requests for part in (head, name)]
         )
 
-    def decode(self, answer: bytes) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def decode(self, answer: bytes, at: int = 0) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Decode (float64 [3, known vehicles]: positions in m, speeds in m/s, waiting times in s; bool [vehicles]:
         known).
 
-        SUMO does not know a vehicle that another client has removed since its id was read. Raises MalformedMessage.
+        `at`: begin of the first vehicle's answer. SUMO does not know a vehicle that another client has removed since
+        its id was read. Raises MalformedMessage.
         """
         values: list[tuple[float, float, float]] = []
         known: list[bool] = []
-        at = 0
         for name, layout in self._vehicles:
             end = at + layout.values.size
             if end <= len(answer):
@@ -368,6 +381,41 @@ class VehicleGetters:
             at = _skip_rejections(answer, at, len(_VEHICLE_VARIABLES))
             known.append(False)
         return np.array(values, np.float64).reshape(-1, len(_VEHICLE_VARIABLES)).T, np.array(known, np.bool_)
+
+
+class PersonGetters:
+    """Getters of the next edges, speeds and waiting times of persons; made anew for each reading."""
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        """`names`: the persons' ids, each after its size."""
+        domain = tc.CMD_GET_PERSON_VARIABLE
+        self.request = b"".join(
+            command(domain, bytes((variable,)) + name) for name in names for variable, _ in _PERSON_VARIABLES
+        )
+        self._begins = [
+            [bytes((domain + 0x10, variable)) + name + bytes((kind,)) for variable, kind in _PERSON_VARIABLES]
+            for name in names
+        ]
+        """By person and variable, what comes before the value."""
+
+    def decode(self, answer: bytes) -> tuple[list[Person], int]:
+        """Decode (the persons that SUMO still knows; end of all answers). Raises MalformedMessage."""
+        persons: list[Person] = []
+        at = 0
+        for before_edge, before_speed, before_waiting in self._begins:
+            try:
+                size_at, end = value_at(answer, at, before_edge)
+            except CommandRejected:
+                at = _skip_rejections(answer, at, len(_PERSON_VARIABLES))
+                continue
+            edge, edge_end = sized_string(answer, size_at, end)
+            speed_at, speed_end = value_at(answer, end, before_speed)
+            waiting_at, at = value_at(answer, speed_end, before_waiting)
+            if (edge_end, speed_at + 8, waiting_at + 8) != (end, speed_end, at):
+                raise MalformedMessage(WRONG_LAYOUT)
+            numbers = (struct.unpack_from("!d", answer, each)[0] for each in (speed_at, waiting_at))
+            persons.append(Person(edge.decode(errors="replace"), *numbers))
+        return persons, at
 
 
 _NEAR_VARIABLES = ((tc.VAR_POSITION, tc.POSITION_2D), (tc.VAR_ANGLE, tc.TYPE_DOUBLE), (tc.VAR_SPEED, tc.TYPE_DOUBLE))

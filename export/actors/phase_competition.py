@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from export.actors.activations import Floats
 from export.actors.steps import SizeMismatch, Step, Weights
 from protos import policy_pb2 as pb
-from signals.approach_features import FEATURES, LONGEST_RED_S, REACH_M
+from signals.approach_features import FEATURES, LONGEST_RED_S, REACH_M, reach_m
 from signals.policy_signals import greens_of
 from signals.safety.conflicts import GREEN
 
@@ -138,11 +138,8 @@ class Junction:
             served = own[np.asarray(is_served)[own]]
             row[served if len(served) else own] = 1
         serves = (np.isin(shown, list(GREEN)).astype(np.float64) @ links.T > 0).astype(np.float64)
-        reach_m = [
-            sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in a.upstream) for a in approaches
-        ]
         limit_mps = [next(lane.limit_mps for lane in a.upstream if lane.lane_id == a.lane_id) for a in approaches]
-        lanes = np.array([limit_mps, reach_m]).T / (LIMIT_SCALE_MPS, REACH_M)
+        lanes = np.array([limit_mps, list(map(reach_m, approaches))]).T / (LIMIT_SCALE_MPS, REACH_M)
         return cls(
             (shown == "G").astype(np.float32),
             (shown == "g").astype(np.float32),

@@ -134,6 +134,9 @@ def _greens_and_lanes(signal: pb.Signal) -> Iterable[str]:
         yield f"    green    {k:>2} {green}, change to each green: {seconds} s"
     for approach in signal.approaches:
         links = ", ".join(map(str, approach.links)) or "none"
+        if approach.walking_areas:
+            yield f"    crossing {approach.lane_id}, links {links}; walking areas {', '.join(approach.walking_areas)}"
+            continue
         lanes = f"upstream lanes {len(approach.upstream)} (with itself), exit lanes {len(approach.exits)}"
         yield f"    lane     {approach.lane_id}, links {links}; {lanes}"
 

@@ -115,7 +115,7 @@ def draw(rng: np.random.Generator) -> StreetKind:
         lane_drop_share=float(rng.uniform(0.05, 0.25)) if rng.random() < 0.3 else 0.0,
         merges=merges,
         own_lane_uses_share=float(rng.uniform(0.2, 0.8)) if rng.random() < 0.5 else 0.0,
-        has_crossings=bool(rng.random() < 0.2),
+        has_crossings=bool(rng.random() < 1 / 3),
         layout=choice(rng, LAYOUTS),
         left_green_s=int(rng.choice(LEFT_GREENS_S)),
         cycle_s=int(rng.integers(MIN_CYCLE_S, MAX_CYCLE_S + 1)),

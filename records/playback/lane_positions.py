@@ -29,7 +29,8 @@ class LanePositions:
 
     def __init__(self, shapes: StreetShapes, lanes: Sequence[str], length_m: Mapping[str, float]) -> None:
         """`lanes`: of the readings, in their order. `length_m`: by lane, as SUMO counts it."""
-        points = {lane.id: lane.points for lane in shapes.lanes}
+        # persons stand before a crossing, not on it
+        points = {lane.id: lane.points for lane in shapes.lanes if not lane.is_crossing}
         self._lines = [
             _Line(points[lane], length_m.get(lane, 0.0)) if len(points.get(lane, ())) >= MIN_POINTS else None
             for lane in lanes

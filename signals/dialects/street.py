@@ -3,7 +3,8 @@
 Observation, float32: [one-hot of the current green | min_green bit | time for which it has been shown, s | for each
 green the time since it was left, s | for each incoming lane its features (`signals.approach_features`)], from the
 positions, speeds and waiting times of the vehicles within 300 m upstream. So a street needs sensors that see single
-vehicles (radar, camera): counts by lane are not enough.
+vehicles (radar, camera): counts by lane are not enough. A pedestrian crossing is one more lane, and a person who stands
+before it or walks towards it is a vehicle.
 
 The greens are the distinct ones of the program that runs. What the policy needs of the network is in the contract:
 lanes, links, speed limits, and the time of each change of greens. Actions, yellow, minimum green and decision moments
@@ -30,6 +31,8 @@ from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 
 YELLOW_S = 3.0
+WALKING_MPS = 1.2
+"""Speed at which a person loses no time, in the place of a crossing's limit, which no person reaches."""
 HEAD = ("min_green", "green_time")
 """Features of the signal after the one-hot of its greens, before the times since they were left."""
 
@@ -73,6 +76,8 @@ class StreetDialect(SumoRl):
             raise contradiction(contract, "has a lane with a link that its signal does not have")
         if any(approach.exits and approach.exits[0].distance_m != 0 for approach in signal.approaches):
             raise contradiction(contract, "has an exit that does not begin at its signal")
+        if any(a.walking_areas and [lane.lane_id for lane in a.upstream] != [a.lane_id] for a in signal.approaches):
+            raise contradiction(contract, "has a crossing that persons reach over other lanes")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
         numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
         if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):
@@ -101,8 +106,23 @@ DIALECT = StreetDialect()
 
 
 def approaches(network: SignalNetwork) -> list[pb.Approach]:
-    """The incoming lanes of a signal that vehicles use."""
-    return [_approach(network, lane) for lane in network.lanes if not is_internal(lane)]
+    """The incoming lanes of a signal that vehicles use, then its pedestrian crossings."""
+    pairs = [pair for link in network.links for pair in link]
+    crossings = dict.fromkeys(lane for pair in pairs for lane in pair if lane in network.lane_graph.walking_areas)
+    return [
+        *(_approach(network, lane) for lane in network.lanes if not is_internal(lane)),
+        *(_crossing(network, lane) for lane in crossings),
+    ]
+
+
+def _crossing(network: SignalNetwork, lane: str) -> pb.Approach:
+    graph = network.lane_graph
+    return pb.Approach(
+        lane_id=lane,
+        links=[k for k, link in enumerate(network.links) if any(lane in pair for pair in link)],
+        upstream=[pb.ReadLane(lane_id=lane, share=1.0, length_m=graph.length_m[lane], limit_mps=WALKING_MPS)],
+        walking_areas=graph.walking_areas[lane],
+    )
 
 
 def _approach(network: SignalNetwork, lane: str) -> pb.Approach:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from city.lanes import is_internal
 from city.network import SignalNetwork
 from signals.observation import Floats, Readings, Rows
 from signals.safety.conflicts import GREEN
@@ -46,8 +47,12 @@ class Greedy:
         length_m: Floats,
         lanes_behind: Mapping[str, Mapping[str, float]],
     ) -> None:
-        # crossings and walking areas carry no vehicles and are not read
-        distance_m = {lane: m for lane, m in approach_lanes(signal, lanes_behind).items() if lane in lane_row}
+        # of crossings, persons alone are read
+        distance_m = {
+            lane: m
+            for lane, m in approach_lanes(signal, lanes_behind).items()
+            if lane in lane_row and not is_internal(lane)
+        }
         self._rows: Rows = np.array([lane_row[lane] for lane in distance_m], np.intp)
         self._seen_from_m: Floats = length_m[self._rows] - DETECTION_M + np.array(list(distance_m.values()))
         """float64 [lanes], the position on the lane from which on a vehicle counts."""

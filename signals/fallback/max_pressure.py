@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from city.lanes import is_internal
 from city.network import SignalNetwork
 from signals.observation import Floats, Readings, Rows
 from signals.safety.conflicts import GREEN
@@ -39,8 +40,8 @@ class MaxPressure:
         length_m: Floats,
         lanes_behind: Mapping[str, Iterable[str]],
     ) -> None:
-        # crossings and walking areas carry no vehicles and are not read
-        lanes = [lane for lane in lanes_of(signal, lanes_behind) if lane in lane_row]
+        # of crossings, persons alone are read
+        lanes = [lane for lane in lanes_of(signal, lanes_behind) if lane in lane_row and not is_internal(lane)]
         column = {lane: k for k, lane in enumerate(lanes)}
         self._rows: Rows = np.array([lane_row[lane] for lane in lanes], np.intp)
         self._served = np.array([[c in GREEN for c in state] for state in greens], float)

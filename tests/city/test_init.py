@@ -199,8 +199,13 @@ def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, fl
 @pytest.mark.parametrize(
     ("has_crossings", "dialect", "max_red_s", "line"),
     [
-        (True, "street", config.CROSSINGS_MAX_RED_S, "^max_red_s = 120 .*no policy observes pedestrians"),
-        (True, "sumo-rl", None, "^# max_red_s = 120 .*no policy observes pedestrians"),
+        (
+            True,
+            "street",
+            config.CROSSINGS_MAX_RED_S,
+            "^max_red_s = 120 .*a link or crossing with a longer red is served next",
+        ),
+        (True, "sumo-rl", None, "^# max_red_s = 120 .*a link or crossing with a longer red is served next"),
         (False, "street", config.STREET_MAX_RED_S, "^max_red_s = 300 .*also if its detector fails"),
         (False, "sumo-rl", None, ""),
     ],

@@ -307,6 +307,19 @@ def test_pretrained_policy_is_exported_for_the_tls_of_a_street(shipped, folder):
     assert all((shipped / "models" / tl / "7").is_dir() for tl in tls)
 
 
+def test_pretrained_policy_is_exported_for_a_signal_with_crossings(shipped, crossroads_net, capsys):
+    city, models = shipped / "city.toml", shipped / "models"
+    assert main(["city", "init", "--net", str(crossroads_net), "--dialect", "street", "--out", str(city)]) == 0
+    flags = ["--city", str(city), "--tl", "all", "--models-dir", str(models)]
+    assert main(["export", "--pretrained", *flags]) == 0
+    (version,) = (models / "J").iterdir()
+    assert main(["describe", str(version)]) == 0
+    out = capsys.readouterr().out
+    assert "    crossing :J_c0_0, links 22, 23; walking areas :J_w0, :J_w1\n" in out
+    assert "vehicles_near :J_c2_0" in out and "10 lanes" not in out and "13 lanes" in out
+    assert out.count("\n    lane     ") == 10
+
+
 def test_pretrained_policy_for_another_dialect_is_refused(shipped, capsys):
     flags = ["--city", str(GRID / "city.toml"), "--tl", "SA101", "--models-dir", str(shipped / "models")]
     assert main(["export", "--pretrained", *flags]) == 2

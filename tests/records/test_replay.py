@@ -44,6 +44,29 @@ def replayed(*files, tls=None):
     return replay
 
 
+@pytest.mark.parametrize("over_traci", [False, True])
+def test_persons_before_crossings_are_observed_alike_live_and_replayed(
+    over_traci, crossroads_net, crossroads_walkers, tmp_path
+):
+    sumocfg = tmp_path / "x.sumocfg"
+    files = f'<net-file value="{crossroads_net}"/><route-files value="{crossroads_walkers}"/>'
+    sumocfg.write_text(f'<configuration><input>{files}</input><time><end value="150"/></time></configuration>')
+    (tmp_path / "city.toml").write_text(
+        f'[network]\nsumocfg = "{sumocfg}"\n[tl.J]\nsignals = ["J"]\ndialect = "street"\n'
+    )
+    record_run(tmp_path / "x.mcap", config.load(tmp_path / "city.toml"), 120.0, over_traci=over_traci)
+    replay = replayed(tmp_path / "x.mcap")
+    assert replay.differences.first is None and not replay.not_recorded
+    with RecordReader(tmp_path / "x.mcap") as reader:
+        lanes, steps = list(reader.city.lanes), list(reader.steps())
+        features = reader.city.contracts[0].observation.features
+    (near,) = (k for k, f in enumerate(features) if (f.kind, f.lane_id) == ("vehicles_near", ":J_c1_0"))
+    persons = [lanes[k] for each in steps for k in each.step.readings.vehicle_lane if lanes[k].startswith(":")]
+    assert set(persons) == {":J_c0_0", ":J_c1_0", ":J_c2_0"} and len(persons) > 50
+    decisions = [tl_step.decision for each in steps for tl_step in each.tls.values() if tl_step.HasField("decision")]
+    assert max(decision.observation[near] for decision in decisions) > 2
+
+
 def rewrite(source, target, change=lambda step: step, city=lambda city: None, attachments=lambda files: files):
     """Copy a record with other contents. `change`: returns the step, or None to leave it out."""
     with RecordReader(source) as reader, target.open("wb") as stream:

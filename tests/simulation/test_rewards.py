@@ -7,7 +7,7 @@ import pytest
 
 from city import network
 from city.config import TL, City
-from controller.sumo.connection import Traffic
+from controller.sumo.connection import Person, Traffic
 from signals import contract
 from simulation.rewards import DOWNSTREAM_SHARE, RewardedTls, Rewards
 from tests.networks import netgenerate
@@ -37,6 +37,27 @@ def rewards_of(line, name, halting, pending=()):
     measure = rewards_with(line, name, traffic)
     measure.sample(5.0)
     return dict(zip(("A0", "B0"), measure.since_last(["A0", "B0"], 5.0), strict=True))
+
+
+@pytest.mark.parametrize("name", ["delay", "delay-downstream"])
+def test_a_person_who_stands_before_a_crossing_loses_time_as_a_vehicle_does(name, crossroads_net):
+    street = network.read(crossroads_net)
+    built = contract.build(City(crossroads_net), TL(("J",), "street", "J"), street)
+    persons = [Person(":J_c0", 0.0, 9.0), Person(":J_c1", 0.05, 0.0), Person(":J_c2", 1.3, 0.0), Person("JN", 0.0, 9.0)]
+    requested = []
+
+    def read_persons(areas):
+        requested.append(areas)
+        return persons
+
+    def traffic(lanes):
+        return Traffic(np.zeros(len(lanes), int), np.zeros(len(lanes)), [])
+
+    connection = SimpleNamespace(traffic=traffic, persons=read_persons)
+    measure = Rewards(RewardedTls(name, street, [built]), connection, 0.0)
+    measure.sample(5.0)
+    assert measure.since_last(["J"], 5.0) == [pytest.approx(-2 / 20)]
+    assert sorted(requested[0]) == [":J_w0", ":J_w1", ":J_w2", ":J_w3"]
 
 
 def share_of_links(line, signal, road):

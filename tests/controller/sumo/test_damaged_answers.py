@@ -16,6 +16,7 @@ from tests.controller.sumo.traci_answers import (
     ids_answer,
     near_answer,
     numbers_answer,
+    person_answer,
     sized,
     state_answer,
     status,
@@ -29,6 +30,7 @@ NUMBER_BYTE, TEXT_BYTE = 0xA5, ord("~")
 LANES = ["lane_0", "lane_1"]
 STATES = {"A0": "~~~~", "B0": "~~~~~"}
 IDS_OF = {"a_0": [], "a_1": ["~~~", "~~~~~"], "a_2": ["~" * 300]}
+PERSONS_OF = {":J_w0": ["~~~", "~"], ":J_w1": []}
 VEHICLES = ["flow.1", "v" * 300]
 DETECTED = {"x": [], "y": [("~~~", DOUBLE, DOUBLE)], "z": []}
 
@@ -36,7 +38,11 @@ NUMERIC = [(0xA3, v, lane, kind) for lane in LANES for v, kind in ((0x10, tc.TYP
 CASES = {
     "numbers": (wire.NumericGetters(NUMERIC).decode, numbers_answer(LANES, [(INT, DOUBLE)] * 2)),
     "states": (wire.StateGetters({k: len(v) for k, v in STATES.items()}).decode, state_answer(STATES.items())),
-    "vehicle ids": (wire.VehicleIdGetters(list(IDS_OF)).decode, ids_answer(IDS_OF)),
+    "ids": (wire.IdGetters(list(IDS_OF), list(PERSONS_OF)).decode, ids_answer(IDS_OF, PERSONS_OF)),
+    "persons": (
+        wire.PersonGetters([sized(name) for name in VEHICLES]).decode,
+        person_answer([(VEHICLES[0], ("~~~", DOUBLE, DOUBLE)), (VEHICLES[1], ("~" * 300, DOUBLE, DOUBLE))]),
+    ),
     "vehicles": (
         wire.VehicleGetters([sized(name) for name in VEHICLES]).decode,
         vehicle_answer([(name, (DOUBLE,) * 3) for name in VEHICLES]),
@@ -88,7 +94,7 @@ def test_changed_bytes_raise_only_our_errors(decode, answer, data):
         assert damaged != answer
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CASES if kind != "vehicles"])
+@pytest.mark.parametrize("kind", [kind for kind in CASES if kind not in ("vehicles", "persons")])
 def test_a_rejection_raises_with_sumos_text(kind):
     decode, answer = CASES[kind]
     rejected = status(answer[1], 0xFF, "'x' is not known") + status(answer[1])

@@ -6,18 +6,27 @@ import socket
 import threading
 from types import MappingProxyType, SimpleNamespace
 
+import numpy as np
 import pytest
 from traci import constants as tc
 
 from controller.sumo import wire
-from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import WALKING_M, CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
 from controller.sumo.traci_connection import TraciConnection
 from signals.observation import NO_VEHICLES
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
 from tests.controller.sumo.operator_requests import Requests
-from tests.controller.sumo.traci_answers import ids_answer, sized, state_answer, status, value, vehicle_answer
+from tests.controller.sumo.traci_answers import (
+    ids_answer,
+    person_answer,
+    sized,
+    state_answer,
+    status,
+    value,
+    vehicle_answer,
+)
 
 LANES = ["in0_0", "in1_0"]
 
@@ -27,10 +36,12 @@ def ends(sockets):
     return tracking(sockets[0]), sockets[1]
 
 
-def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyType({})):
+def tracking(
+    ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyType({}), walking_areas_of=MappingProxyType({})
+):
     """A connection over a socket that reads one TL."""
     connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), Interrupts(abort_requested))
-    connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of)
+    connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of, walking_areas_of)
     return connection
 
 
@@ -126,6 +137,31 @@ def test_nothing_more_is_requested_without_vehicles(vehicle_ends):
     assert connection.readings.by_vehicle is NO_VEHICLES
     sumo.sendall(shown())
     assert connection.shown() == {"X": "Gr"} and not select.select([sumo], [], [], 0)[0]
+
+
+PERSONS_OF = {":X_w0": ["p", "q", "r"], ":X_w1": ["s"]}
+PERSONS = [("p", (":X_c0", 0.0, 9.0)), ("q", None), ("r", (":X_c1", 0.0, 9.0)), ("s", (":X_c0", 1.2, 0.0))]
+
+
+@pytest.mark.parametrize("vehicles", [VEHICLES, []], ids=["with vehicles", "persons alone"])
+def test_persons_before_a_crossing_are_read_in_the_exchanges_of_the_vehicles(sockets, vehicles):
+    ours, sumo = sockets
+    lanes = [*IDS_OF, ":X_c0_0"]
+    connection = tracking(ours, vehicle_lanes_of={"TL": lanes}, walking_areas_of={":X_c0_0": [":X_w0", ":X_w1"]})
+    ids_of = IDS_OF if vehicles else {lane: [] for lane in IDS_OF}
+    getters = [
+        kind([sized(name) for name, _ in of])
+        for kind, of in ((wire.PersonGetters, PERSONS), (wire.VehicleGetters, vehicles))
+    ]
+    answer = wire.message([person_answer(PERSONS), vehicle_answer(vehicles)])
+    with answering(sumo, wire.message([each.request for each in getters]), answer):
+        read((connection, sumo), ids=ids_answer(ids_of, PERSONS_OF))
+    row, *values = connection.readings.by_vehicle
+    assert row.tolist() == [0, 0, *(1 + k for k in (1, 1, 2) if vehicles)] and row.dtype == np.intp
+    assert connection.lanes == (":X_c0_0", "in0_0", "in1_0", "up_0")
+    persons = [(0.0, 0.0, 9.0), (-WALKING_M, 1.2, 0.0)]
+    assert [*zip(*values, strict=True)] == [*persons, *(own for _, own in vehicles)]
+    assert connection.shown() == {"X": "Gr"}
 
 
 def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):

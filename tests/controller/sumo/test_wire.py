@@ -16,6 +16,7 @@ from tests.controller.sumo.traci_answers import (
     ids_answer,
     near_answer,
     numbers_answer,
+    person_answer,
     sized,
     state_answer,
     status,
@@ -89,14 +90,29 @@ IDS = st.text(min_size=1, max_size=300)
 NUMBERS = st.tuples(*[st.floats(allow_nan=False)] * 3)
 
 
-@given(st.dictionaries(st.text(max_size=260), st.lists(IDS, max_size=6), max_size=8), st.binary(max_size=20))
-def test_any_vehicle_ids_are_decoded(ids_of, before):
-    getters = wire.VehicleIdGetters(list(ids_of))
-    names, counts = getters.decode(before + ids_answer(ids_of) + b"more", len(before))
-    assert names == [sized(text) for ids in ids_of.values() for text in ids] and counts == [*map(len, ids_of.values())]
-    assert getters.request == b"".join(
-        wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in ids_of
-    )
+IDS_OF = st.dictionaries(st.text(max_size=260), st.lists(IDS, max_size=6), max_size=8)
+
+
+@given(IDS_OF, IDS_OF, st.binary(max_size=20))
+def test_any_ids_of_vehicles_and_persons_are_decoded(ids_of, persons_of, before):
+    getters = wire.IdGetters(list(ids_of), list(persons_of))
+    vehicles, counts, persons = getters.decode(before + ids_answer(ids_of, persons_of) + b"more", len(before))
+    assert vehicles == [sized(text) for ids in ids_of.values() for text in ids]
+    assert persons == [sized(text) for ids in persons_of.values() for text in ids]
+    assert counts == [*map(len, ids_of.values())]
+    requested = [wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in ids_of]
+    requested += [wire.get(tc.CMD_GET_EDGE_VARIABLE, tc.LAST_STEP_PERSON_ID_LIST, area) for area in persons_of]
+    assert getters.request == b"".join(requested)
+
+
+@given(st.lists(st.tuples(IDS, st.none() | st.tuples(st.text(max_size=300), *[st.floats(allow_nan=False)] * 2))))
+def test_any_persons_are_decoded_and_unknown_ones_left_out(persons):
+    getters = wire.PersonGetters([sized(name) for name, _ in persons])
+    variables = (tc.VAR_NEXT_EDGE, tc.VAR_SPEED, tc.VAR_WAITING_TIME)
+    requested = [wire.get(tc.CMD_GET_PERSON_VARIABLE, variable, name) for name, _ in persons for variable in variables]
+    assert getters.request == b"".join(requested)
+    answer = person_answer(persons)
+    assert getters.decode(answer + b"more") == ([values for _, values in persons if values is not None], len(answer))
 
 
 @given(st.lists(st.tuples(IDS, st.none() | NUMBERS), max_size=8))

@@ -1,6 +1,7 @@
 """TraCI answers as SUMO packs them."""
 
 import struct
+from types import MappingProxyType
 
 from traci import constants as tc
 
@@ -17,12 +18,27 @@ def value(command, variable, name, kind, packed):
     return head + body
 
 
-def ids_answer(ids_of):
-    """`ids_of`: the vehicles' ids by lane."""
+def ids_answer(ids_of, persons_of=MappingProxyType({})):
+    """`ids_of`: the vehicles' ids by lane. `persons_of`: the persons' by walking area."""
     answer = b""
-    for lane, ids in ids_of.items():
-        packed = struct.pack("!i", len(ids)) + b"".join(sized(text) for text in ids)
-        answer += status(0xA3) + value(0xA3, 0x12, lane, tc.TYPE_STRINGLIST, packed)
+    for domain, variable, by_object in ((0xA3, 0x12, ids_of), (0xAA, 0x1A, persons_of)):
+        for name, ids in by_object.items():
+            packed = struct.pack("!i", len(ids)) + b"".join(sized(text) for text in ids)
+            answer += status(domain) + value(domain, variable, name, tc.TYPE_STRINGLIST, packed)
+    return answer
+
+
+def person_answer(persons):
+    """`persons`: (id, (next edge, speed, waiting time)), or (id, None) of a person that SUMO does not know."""
+    answer = b""
+    for name, values in persons:
+        if values is None:
+            answer += 3 * status(0xAE, 0xFF, "Person is not known.")
+            continue
+        edge, *numbers = values
+        answer += status(0xAE) + value(0xAE, 0xC1, name, tc.TYPE_STRING, sized(edge))
+        for variable, number in zip((0x40, 0x7A), numbers, strict=True):
+            answer += status(0xAE) + value(0xAE, variable, name, tc.TYPE_DOUBLE, struct.pack("!d", number))
     return answer
 
 

@@ -183,7 +183,7 @@ def test_every_kind_of_street_is_drawn():
     assert [share("shape", shape) for shape in street_kinds.SHAPES] == list(street_kinds.SHAPES.values())
     assert [share("lanes", lanes) for lanes in street_kinds.LANES] == list(street_kinds.LANES.values())
     assert share("turn_lane_m", 0.0) == 0.4 and share("own_program_share", 0.0) == 0.15
-    assert share("has_crossings", True) == 0.2 and share("has_short_blocks", True) == 0.25
+    assert share("has_crossings", True) == 1 / 3 and share("has_short_blocks", True) == 0.25
     assert {kind.speed_kmh for kind in kinds} == {30, 40, 50, 60, 70, 80}
     assert {kind.left_green_s for kind in kinds} == {0, 6, 8}
     assert {(kind.columns, kind.rows) for kind in kinds if kind.shape is Shape.GRID} == {

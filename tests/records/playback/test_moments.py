@@ -4,6 +4,8 @@ beginning."""
 import numpy as np
 import pytest
 
+from city.street_shapes import LaneShape, StreetShapes
+from records.playback.lane_positions import LanePositions
 from records.record_reader import RecordReader
 from signals.fallback.control_mode import ControlMode
 from tests.records.playback.played_records import SAMPLE_CITY, Played
@@ -101,6 +103,14 @@ def test_vehicles_look_along_their_lane(played):
     (x0, y0), (x1, y1) = line.at[:2]
     expected = np.degrees(np.arctan2(x1 - x0, y1 - y0)) % 360
     assert line.angle_deg[0] == pytest.approx(expected)
+
+
+def test_persons_before_a_crossing_are_not_drawn_as_vehicles():
+    points = ((0.0, 0.0), (10.0, 0.0))
+    lanes = (LaneShape("a_0", 3.2, points), LaneShape(":J_c0_0", 4.0, points, is_crossing=True))
+    positions = LanePositions(StreetShapes(lanes, ()), ["a_0", ":J_c0_0"], {"a_0": 10.0, ":J_c0_0": 10.0})
+    drawn = positions.at(np.array([0, 1]), np.array([5.0, -3.0]), np.ones(2))
+    assert drawn.x.tolist() == [5.0]
 
 
 def test_a_record_without_single_vehicles_has_none():

@@ -114,6 +114,10 @@ DAMAGES = {
     "no green": lambda c, s: (s.ClearField("greens"), s.ClearField("phases")),
     "link beyond the greens": lambda c, s: s.approaches[0].links.append(len(greens_of(s)[0])),
     "negative link": lambda c, s: s.approaches[0].links.append(-1),
+    "crossing over other lanes": lambda c, s: (
+        s.approaches[0].walking_areas.append(":J_w0"),
+        s.approaches[0].upstream.add(lane_id="x_0"),
+    ),
     "negative length": lambda c, s: setattr(first_lane(s), "length_m", -1.0),
     "speed that is no number": lambda c, s: setattr(first_lane(s), "limit_mps", math.nan),
     "endless distance": lambda c, s: setattr(first_lane(s), "distance_m", math.inf),
