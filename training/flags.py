@@ -95,12 +95,16 @@ def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig, 
         shown = "no early end" if default is None else _text(default)
         if getattr(street, key) != default:
             shown += f"; dialect street: {_text(getattr(street, key))}"
+        about = f"{metadata['about']} (default: {shown})"
+        if isinstance(default, bool):
+            parser.add_argument(_flag(key), action=argparse.BooleanOptionalAction, help=about)
+            continue
         parser.add_argument(
             _flag(key),
             type=kind,
             choices=metadata["choices"] or None,
             metavar=None if metadata["choices"] else {int: "N", tuple: "N,N"}.get(type(default), "X"),
-            help=f"{metadata['about']} (default: {shown})",
+            help=about,
         )
 
 
@@ -179,6 +183,8 @@ def _flag(key: str) -> str:
 
 def _text(value: Any) -> str:
     """A value as it is written after a flag."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

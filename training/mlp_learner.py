@@ -29,7 +29,8 @@ class MlpLearner(Learner):
         self._mask = tf.constant(layout.action_mask, tf.float32)[:, None]
         sizes = {"x": max(layout.observation_sizes), "action": 1 if layout.is_categorical else max(layout.action_sizes)}
         self.specs = {name: tf.TensorSpec([layout.row_count, None, size], tf.float32) for name, size in sizes.items()}
-        super().__init__(ppo, [*layers, log_std], [RowAdam([*self._actor, log_std]), RowAdam(self._critic)])
+        parts = [*self._actor, log_std], self._critic
+        super().__init__(ppo, [*layers, log_std], [RowAdam(part, ppo.max_grad_norm) for part in parts])
 
     def outputs(self, decisions: Tensors, shared: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         y, value = _forward(self._actor, decisions["x"]), _forward(self._critic, decisions["x"])[..., 0]
@@ -59,9 +60,10 @@ def make_batch(episodes: Sequence[Transitions], reward_factor: float, ppo: PpoCo
     advantage = np.concatenate(advantages)
     names = "x", "action", "log_p", "value"
     batch = {name: np.concatenate([getattr(episode, name)[:-1] for episode in episodes]) for name in names}
-    normalised = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
     target = (advantage + batch["value"]).astype(np.float32)
-    return {**batch, "advantage": normalised.astype(np.float32), "target": target}
+    if ppo.normalize_advantage:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
+    return {**batch, "advantage": advantage.astype(np.float32), "target": target}
 
 
 def _forward(layers: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:

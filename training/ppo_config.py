@@ -17,9 +17,12 @@ class PpoConfig(PpoSettings):
     learning_rate_schedule: str = "linear"
     gamma: float = 0.97
     gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.01
-    epochs: int = 8
+    clip_range: float = 0.2
+    ent_coef: float = 0.01
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
+    normalize_advantage: bool = True
+    n_epochs: int = 8
     minibatch: int = 128
     final_sharpness: float = 10.0
     """On the street a policy takes its best action and never samples: one that always explored may wait forever for a
@@ -36,7 +39,7 @@ class PpoConfig(PpoSettings):
 
     def entropy_at(self, progress: float) -> float:
         """The weight of the entropy bonus at a progress in [0, 1]."""
-        return self.entropy * _linear_decay(progress)
+        return self.ent_coef * _linear_decay(progress)
 
     def sharpness(self, progress: float) -> float:
         """The factor of the logits at a progress in [0, 1]: geometric up to SHARP_FROM, then constant."""
@@ -58,7 +61,7 @@ class StreetPpo(PpoConfig):
     5 s."""
 
     gae_lambda: float = 0.92
-    entropy: float = 0.015
+    ent_coef: float = 0.015
     minibatch: int = 512
     final_sharpness: float = 6.0
 
