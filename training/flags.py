@@ -17,7 +17,7 @@ from export import pretrained
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.dialects import street as street_dialect
-from simulation.rewards import names as rewards
+from simulation import rewards
 from training.phase_competition import policy_file
 from training.ppo_config import PpoConfig, StreetPpo
 from training.settings import Settings
@@ -52,7 +52,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_update: int) -> None:
     """Add the flags of the episodes, with these defaults."""
     parser.add_argument(
-        "--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)"
+        "--reward",
+        default="delay",
+        metavar="NAME",
+        help=f"what a TL is rewarded for: {', '.join(rewards.names())}, or module:function of your own; PYTHONPATH=. "
+        "for a module in this folder (default: delay)",
     )
     add_count(parser, "--episodes", 1, "episodes in all", episodes)
     add_count(parser, "--episodes-per-update", 1, "episodes an update", episodes_per_update)
@@ -109,7 +113,8 @@ def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig, 
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the settings of PPO. Raises InputError."""
+    """Check the settings of PPO and the reward. Raises InputError."""
+    rewards.check(args.reward, "--reward")
     given = PpoSettings(**{key: getattr(args, key, None) for key in ppo_settings.METADATA})
     ppo_settings.check(given, lambda key, value: f"{_flag(key)} {_text(value)}")
 
