@@ -65,7 +65,7 @@ class PpoSettings:
         f"lie between 1 and {MAX_MINIBATCH}", lambda x: 1 <= x <= MAX_MINIBATCH,
     )  # fmt: skip
     final_sharpness: float | None = _setting(
-        "factor of categorical actors' logits at the end, from 1 at the start; 1 with --start-from",
+        "factor of categorical actors' logits at the end, from 1 at the start",
         f"be at least 1 and at most {MAX_SHARPNESS}", lambda x: 1 <= x <= MAX_SHARPNESS,
     )  # fmt: skip
     target_kl: float | None = _setting(

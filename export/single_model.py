@@ -72,14 +72,14 @@ class TlExport:
     def publish(self) -> tuple[str, list[str]]:
         """Write, verify and publish the version; return a summary and remarks on it. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
-        record = training_record.read(candidate, job.search.folder, self.number, self.tl)
         observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
-        rebuilt, contract = self._rebuild(record, observations)
+        rebuilt, contract = self.rebuild(observations)
         with errors_about(candidate.path):
             files = source.files(candidate.path)
         sha256s = map(manifest.sha256, files)
+        change_s = contract.origin.change_s
         contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, sha256s, self.number))
-        contract.origin.change_s = record.change_s if record is not None else 0.0
+        contract.origin.change_s = change_s
         with publish.new_version(job.models_dir, self.tl, self.number, job.overwrite, job.keep) as draft:
             arguments = (draft, rebuilt, contract, observations)
             if rebuilt.runs_in_helper:
@@ -100,15 +100,14 @@ class TlExport:
             f"largest difference{compared} {results.difference:.1e}"
         ), _notes(rebuilt, contract)
 
-    def _rebuild(
-        self, record: TrainingRecord | None, observations: NDArray[np.float32] | None
-    ) -> tuple[RebuiltActor, pb.PolicyContract]:
-        """The actor, and its contract without an origin. Raises InputError if the two do not fit each other.
+    def rebuild(self, observations: NDArray[np.float32] | None = None) -> tuple[RebuiltActor, pb.PolicyContract]:
+        """The actor and its contract, whose origin has no file. Raises InputError if the two do not fit each other.
 
-        `record`: of its training, if greenserve train wrote one. `observations`: of recorded traffic.
+        `observations`: of recorded traffic.
         """
+        record = training_record.read(self.candidate, self.job.search.folder, self.number, self.tl)
         contract = self._contract(record)
-        rebuilt = rebuild(self.candidate, self._request(contract, observations))
+        rebuilt = rebuild(self.candidate, self._request(contract, record, observations))
         with errors_about(self.tl):
             kind = self._action_kind(rebuilt.action_kind)
             self._check_assignment(rebuilt)
@@ -126,6 +125,7 @@ class TlExport:
             )
         if scores != PROBABILITIES:
             contract.action.scores = scores
+        contract.origin.change_s = record.change_s if record is not None else 0.0
         return rebuilt, contract
 
     def _contract(self, record: TrainingRecord | None) -> pb.PolicyContract | None:
@@ -138,7 +138,12 @@ class TlExport:
         dialect = dialects.find(self.settings.dialect, f"{city.path}: [tl.{self.tl}]")
         return contracts.build(city, self.settings, street, dialect.takes_first_program, None)
 
-    def _request(self, contract: pb.PolicyContract | None, observations: NDArray[np.float32] | None) -> ActorRequest:
+    def _request(
+        self,
+        contract: pb.PolicyContract | None,
+        record: TrainingRecord | None,
+        observations: NDArray[np.float32] | None,
+    ) -> ActorRequest:
         """The actor that the checkpoint must have. Raises InputError."""
         job = self.job
         training = job.city.training if job.city is not None else Training()
@@ -152,7 +157,8 @@ class TlExport:
             output_tensor=tl.output_tensor or training.output_tensor,
             hints=ArchitectureHints(
                 architecture=tl.actor,
-                hidden_activation=tl.hidden_activation,
+                # a fact of the checkpoint; city.toml's is for those that have none
+                hidden_activation=record.hidden_activation if record is not None else tl.hidden_activation,
                 output_activation=tl.output_activation,
                 hidden_sizes=tl.hidden_sizes,
                 epsilon=tl.batch_norm_epsilon,

@@ -137,6 +137,7 @@ def _train_locked(
             reward=args.reward,
             shared=args.shared,
             hidden=settings.ppo.hidden_sizes,
+            activation=settings.activation,
             seconds=args.seconds,
         )
         try:

@@ -1,10 +1,14 @@
 """Hyperparameters of PPO: the settings of `city.ppo_settings`, each with a value."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from city.ppo_settings import PpoSettings
 
+FINE_TUNING: Mapping[str, Any] = {"learning_rate": 3e-4, "target_kl": 0.01, "final_sharpness": 1.0}
+"""Defaults of a training that starts from a policy: small steps, because an update that is too large loses what it has
+learned (measured on synthetic streets: docs/tuning.md), and no sharpness, because it is sharp already."""
 SHARP_FROM = 0.8
 """Share of the training after which the sharpness is constant."""
 
@@ -32,6 +36,12 @@ class PpoConfig(PpoSettings):
     """A row's update ends before the first minibatch whose approximate KL divergence from the policy that chose the
     actions exceeds 1.5 times this, as stable-baselines3's does; None for no early end."""
     hidden_sizes: tuple[int, ...] = (64, 64)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], is_started: bool = False) -> Self:
+        """The values that are given, and the defaults of the others: FINE_TUNING's for a training that is started from
+        a policy."""
+        return cls(**{**(FINE_TUNING if is_started else {}), **given})
 
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate at a progress in [0, 1]."""
