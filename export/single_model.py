@@ -26,7 +26,7 @@ from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES, lanes
 from signals import contract as contracts
-from signals import dialects
+from signals import dialects, varied_observations
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet's next version is one more."""
@@ -35,7 +35,7 @@ _published: dict[tuple[Path, Path], Path] = {}
 
 
 def export(job: Job, tl: str) -> str:
-    """Locate, read, rebuild, write, verify and publish one TL; return a one-line summary.
+    """Locate, read, rebuild, write, verify and publish one TL; return a summary, and a line if it has one action.
 
     Raises InputError; ParityError or NotInferenceOnly if the written model fails its verification.
     """
@@ -45,8 +45,9 @@ def export(job: Job, tl: str) -> str:
     if job.skip_existing and publish.exists(job.models_dir, tl, tl_export.number):
         return f"{tl}: {version} exists already; left as it is"
     publish.check_version_absent(job.models_dir, tl, tl_export.number, job.overwrite)
-    summary, notes = tl_export.publish()
-    return "; ".join([f"{tl}: {summary}, {time.perf_counter() - begin:.2f} s", *notes])
+    summary, notes, only_action = tl_export.publish()
+    line = "; ".join([f"{tl}: {summary}, {time.perf_counter() - begin:.2f} s", *notes])
+    return f"{line}\n{tl}: {varied_observations.warning(only_action)}" if only_action else line
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class TlExport:
             raise InputError(f"{candidate.path}: has model number {number}, but it must be below 2**62; rename it")
         return cls(job, tl, candidate, number, tl_settings.settings_of(job.city, tl, candidate))
 
-    def publish(self) -> tuple[str, list[str]]:
-        """Write, verify and publish the version; return a summary and remarks on it. Raises InputError, ParityError."""
+    def publish(self) -> tuple[str, list[str], str]:
+        """Write, verify and publish the version; return a summary, remarks on it, and its only action if it has but
+        one. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
         observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
         rebuilt, contract = self.rebuild(observations)
@@ -95,10 +97,14 @@ class TlExport:
         widths = " -> ".join(map(str, rebuilt.actor.widths))
         compared = " from the trainer's graph" if rebuilt.reference_model else ""
         return (
-            f"{candidate.label} -> {version} "
-            f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
-            f"largest difference{compared} {results.difference:.1e}"
-        ), _notes(rebuilt, contract)
+            (
+                f"{candidate.label} -> {version} "
+                f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
+                f"largest difference{compared} {results.difference:.1e}"
+            ),
+            _notes(rebuilt, contract),
+            results.only_action,
+        )
 
     def rebuild(self, observations: NDArray[np.float32] | None = None) -> tuple[RebuiltActor, pb.PolicyContract]:
         """The actor and its contract, whose origin has no file. Raises InputError if the two do not fit each other.

@@ -297,7 +297,10 @@ def test_city_without_vehicles_is_refused(tmp_path):
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
         (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
         (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be integers"),
-        (("--groups", EVERY, "--start-from", "pretrained"), "is a policy for the dialect street, and city.toml has dialect sumo-rl for SA101"),
+        (
+            ("--groups", EVERY, "--start-from", "pretrained"),
+            "is a policy for the dialect street, and city.toml has dialect sumo-rl for SA101",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):
