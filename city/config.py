@@ -254,8 +254,11 @@ RENAMED_KEYS: dict[tuple[type, str], str] = {
     (Safety, "walking_mps"): "walking_speed_mps",
     (Controller, "probes"): "recovery_answers",
     (TL, "sizes"): "hidden_sizes",
+    (Training, "clip"): "clip_range",
+    (Training, "entropy"): "ent_coef",
+    (Training, "epochs"): "n_epochs",
 }
-"""(table, old key) -> the key's name since 0.2."""
+"""(table, old key) -> the key's name now."""
 SUMO_RL_KEYS: dict[type, dict[str, str]] = {
     TL: {
         "delta_time": "delta_time_s", "yellow_time": "yellow_s", "min_green": "min_green_s", "max_green": "max_green_s",

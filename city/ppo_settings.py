@@ -11,6 +11,8 @@ from city.errors import InputError
 
 SCHEDULES = ("linear", "constant")
 MAX_EPOCHS = 1000
+MAX_VF_COEF = 100
+MAX_GRADIENT_NORM = 1000
 MAX_MINIBATCH = 1_000_000
 MAX_UNITS = 4096
 MAX_SHARPNESS = 1000
@@ -38,14 +40,24 @@ class PpoSettings:
     gae_lambda: float | None = _setting(
         "lambda of the generalised advantage estimates", "be at least 0 and at most 1", lambda x: 0 <= x <= 1
     )
-    clip: float | None = _setting(
+    clip_range: float | None = _setting(
         "bound of the ratio of new and old probabilities, 1 +- X", "lie between 0 and 1", lambda x: 0 < x < 1
     )
-    entropy: float | None = _setting(
+    ent_coef: float | None = _setting(
         "weight of the entropy bonus at the start; falls linearly to 5 %%",
         "be at least 0 and at most 1", lambda x: 0 <= x <= 1,
     )  # fmt: skip
-    epochs: int | None = _setting(
+    vf_coef: float | None = _setting(
+        "weight of the value loss", f"be at least 0 and at most {MAX_VF_COEF}", lambda x: 0 <= x <= MAX_VF_COEF
+    )
+    max_grad_norm: float | None = _setting(
+        "bound of a gradient's norm, the actor's and the critic's each",
+        f"be greater than 0 and at most {MAX_GRADIENT_NORM}", lambda x: 0 < x <= MAX_GRADIENT_NORM,
+    )  # fmt: skip
+    normalize_advantage: bool | None = _setting(
+        "scale the advantages of an update to mean 0 and deviation 1", "be true or false", lambda x: True
+    )
+    n_epochs: int | None = _setting(
         "passes over an update's decisions", f"lie between 1 and {MAX_EPOCHS}", lambda x: 1 <= x <= MAX_EPOCHS
     )
     minibatch: int | None = _setting(
@@ -53,7 +65,7 @@ class PpoSettings:
         f"lie between 1 and {MAX_MINIBATCH}", lambda x: 1 <= x <= MAX_MINIBATCH,
     )  # fmt: skip
     final_sharpness: float | None = _setting(
-        "factor of categorical actors' logits at the end, from 1 at the start; 1 with --start-from",
+        "factor of categorical actors' logits at the end, from 1 at the start",
         f"be at least 1 and at most {MAX_SHARPNESS}", lambda x: 1 <= x <= MAX_SHARPNESS,
     )  # fmt: skip
     target_kl: float | None = _setting(

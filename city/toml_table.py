@@ -162,6 +162,7 @@ _PLAIN: Mapping[Any, tuple[Sequence[type], str]] = {
     str: ((str,), "a string"),
     int: ((int,), "an integer"),
     float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
 }
 _READERS: Mapping[Any, Callable[[str, Any, Path], Any]] = {
     Path: _path,

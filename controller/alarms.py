@@ -20,6 +20,7 @@ from city.printable import printable
 from controller import runbook
 from controller.events import DecisionEvent
 from controller.pace import MAX_CATCH_UP_S, PaceState
+from controller.waiting_greens import WaitingGreens
 from protos import control_pb2 as pb
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
@@ -31,6 +32,7 @@ MONITOR, REJECTIONS, OVERRIDES = "GreenserveMonitorAlarm", "GreenserveSumoReject
 FALLBACK, MANY_FALLBACKS = "GreenserveTLInFallback", "GreenserveManyTLsInFallback"
 SERVER, DEADLINE = "GreenserveServerDown", "GreenserveDeadlineMisses"
 CERTIFICATE, RECORD, LATE = "GreenserveCertificateExpires", "GreenserveRecordStopped", "GreenserveRunLate"
+GREEN_KEPT = "GreenserveGreenKept"
 
 
 class AlarmKind(NamedTuple):
@@ -69,6 +71,10 @@ KINDS = {
         WARNING,
         "compare [safety] with the contract's timing (greenserve describe), and train with the street's times",
     ),
+    GREEN_KEPT: AlarmKind(
+        WARNING,
+        "greenserve ctl set fixed TL; greenserve check says if the policy gives one action for all: serve another",
+    ),
     REJECTIONS: AlarmKind(
         WARNING, "compare the models and the network files with what SUMO loads (greenserve check)", 300.0
     ),
@@ -87,6 +93,8 @@ WINDOW_S = 300.0
 """Simulated time over which shares of decisions are counted."""
 MAX_OVERRIDDEN_SHARE, MAX_MISSED_SHARE, MAX_FALLBACK_SHARE = 0.5, 0.05, 0.2
 """Shares of a TL's decisions, of the decision steps, and of the TLs, as in the alerts."""
+MAX_KEPT_S = 300.0
+"""Simulated time for which a policy may keep a green while vehicles halt at others."""
 MIN_DECISIONS = 10
 """Decisions of a TL in a window, for its share to count."""
 CERTIFICATE_S = 14 * 86400.0
@@ -168,9 +176,16 @@ class Alarms:
         """By TL, since its newest decision."""
         self._failures: dict[str, str] = {}
         """By TL in fallback, the kind of the missing answer with which that began."""
+        self._waiting_greens = WaitingGreens()
+        self._kept: dict[str, tuple[int, float]] = {}
+        """By TL whose policy keeps a green while vehicles halt at others, the green and since when."""
         self._steps = self._missed_steps = 0
         self._certificates: Mapping[str, Mapping[str, float]] = {}
         """By source, the expiry by file."""
+
+    def follow_greens(self, waiting_greens: WaitingGreens) -> None:
+        """Raise alarms about greens that are kept, too; before the first event."""
+        self._waiting_greens = waiting_greens
 
     def add(self, event: DecisionEvent) -> None:
         self.take(
@@ -180,6 +195,7 @@ class Alarms:
             [command.tl for command in event.commands],
             [(decision.tl, decision.failure, decision.mode) for decision in event.decisions],
             [override for sent in event.sent for override in sent.overrides],
+            [(decision.tl, decision.observation, decision.phase_state.phases) for decision in event.decisions],
         )
 
     def take(
@@ -190,6 +206,7 @@ class Alarms:
         commanded: Iterable[str],
         decisions: Sequence[tuple[str, str, ControlMode]],
         overrides: Iterable[Override],
+        observed: Iterable[tuple[str, Iterable[float], Iterable[int]]],
     ) -> None:
         """Take the next step, of a running controller or of a record.
 
@@ -200,6 +217,7 @@ class Alarms:
             commanded: TLs whose mode an operator has set.
             decisions: (TL, why the answer is no valid action or "", control mode after it).
             overrides: in their order.
+            observed: (TL, observation, greens or phases of its signals) of the decisions, in their order.
         """
         with self._lock:
             self._now = at_s
@@ -214,6 +232,7 @@ class Alarms:
             if unavailable:
                 self._occurred(SERVER, "", unavailable[-1], len(unavailable))
             self._count(decisions, overrides)
+            self._follow_kept(decisions, observed)
             if decisions:
                 self._steps += 1
                 self._missed_steps += any(failure.startswith("DeadlineExceeded:") for failure in failures)
@@ -337,6 +356,24 @@ class Alarms:
                 self._overridden[tl] += override is not None
         for override in overrides:
             self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
+
+    def _follow_kept(
+        self,
+        decisions: Iterable[tuple[str, str, ControlMode]],
+        observed: Iterable[tuple[str, Iterable[float], Iterable[int]]],
+    ) -> None:
+        for (tl, _, mode), (_, observation, phases) in zip(decisions, observed, strict=True):
+            green = None
+            if mode is ControlMode.POLICY:
+                green = self._waiting_greens.green_to_leave(tl, observation, phases)
+            if green is None:
+                self._kept.pop(tl, None)
+            elif self._kept.get(tl, (-1, 0.0))[0] != green:
+                self._kept[tl] = green, self._now
+        kept = [tl for tl, (_, since_s) in self._kept.items() if self._now - since_s >= MAX_KEPT_S]
+        if kept or GREEN_KEPT in self._active:
+            text = f"{len(kept)} TLs have kept a green for {MAX_KEPT_S:g} s while vehicles halt at others"
+            self._holds(GREEN_KEPT, kept, text)
 
     def _judge_window(self) -> None:
         """Begin or end the alarms of shares, and begin the next window."""

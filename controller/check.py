@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import functools
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,9 +20,9 @@ from controller.policies.served_contracts import ContractSource
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client, Version, tls_files
-from serving.contract import ContractError, from_saved_model
+from serving.contract import ACTION, INPUT, ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
-from signals import dialects
+from signals import dialects, varied_observations
 from signals.change_times import (
     change_times,
     describe_longer,
@@ -36,6 +37,8 @@ from signals.dialects import street as street_dialect
 from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.signal_safety import SignalSafety
 
+MANIFEST = Path("assets.extra") / "export.json"
+ONLY_ACTION_TIMEOUT_S = 10.0
 MATCHES, LEFT_OUT = "matches", "left on its own program"
 SERVER_HELP = (
     "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
@@ -89,10 +92,13 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     tls = names.select(args.infer_tl or ["all"], list(own_tls), "--infer-tl", city.tl_of_signal)
     with contextlib.ExitStack() as closing:
         contract_of: Callable[[str], pb.PolicyContract] = functools.partial(_stored, city, street, models.version)
+        only_action_of: Callable[[pb.PolicyContract], str] = functools.partial(_stored_only_action, city)
         if _uses_server(args):
             client = closing.enter_context(_client(models))
-            contract_of = ContractSource(client, models.version, models.fleet).contract
-        rows, advice = _compare(city, street, tls, contract_of, args.strict)
+            served = ContractSource(client, models.version, models.fleet)
+            contract_of = served.contract
+            only_action_of = functools.partial(_served_only_action, client, models.version, served)
+        rows, advice = _compare(city, street, tls, contract_of, only_action_of, args.strict)
     return street, rows, advice
 
 
@@ -101,13 +107,21 @@ def _compare(
     street: StreetNetwork,
     tls: Iterable[str],
     contract_of: Callable[[str], pb.PolicyContract],
+    only_action_of: Callable[[pb.PolicyContract], str],
     is_strict: bool,
 ) -> tuple[list[Row], list[str]]:
-    """Compare the TLs: (a row per TL, lines about programs and change times).
+    """Compare the TLs: (a row per TL, lines about programs, change times and policies that never react).
 
-    `contract_of`: the contract of a TL's model; raises InputError, ContractError.
+    Args:
+        city: describes the TLs.
+        street: the network.
+        tls: the TLs.
+        contract_of: the contract of a TL's model; raises InputError, ContractError.
+        only_action_of: the only action of a contract's model, or "".
+        is_strict: True if no TL may be left out.
     """
     rows: list[Row] = []
+    never_react: list[str] = []
     without_model: list[str] = []
     chosen: list[tuple[str, list[PolicySignal]]] = []
     with_safeties: list[tuple[pb.PolicyContract, list[SignalSafety]]] = []
@@ -128,6 +142,8 @@ def _compare(
         if row[3] == MATCHES:
             chosen.append((tl, of_contract(contract, street)))
             with_safeties.append((contract, signal_safeties(contract, street, city.safety)))
+            if action := only_action_of(contract):
+                never_react.append(f"{tl}: {varied_observations.warning(action)}")
     times = [change_times(contract, safeties) for contract, safeties in with_safeties]
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
     changes = [
@@ -135,7 +151,7 @@ def _compare(
         *describe_other_changes(with_safeties),
         *describe_short_reds(with_safeties),
     ]
-    return rows, [*describe_programs(chosen), *changes, *to_train_with]
+    return rows, [*describe_programs(chosen), *changes, *to_train_with, *never_react]
 
 
 def _uses_server(args: argparse.Namespace) -> bool:
@@ -190,6 +206,27 @@ def _stored(city: City, street: StreetNetwork, version: Version, tl: str) -> pb.
     if version is not None and version not in versions:
         raise InputError(f"{folder}: holds no version {version}; it holds {', '.join(map(str, versions)) or 'none'}")
     return from_saved_model(folder / str(max(versions) if version is None else version))
+
+
+def _stored_only_action(city: City, contract: pb.PolicyContract) -> str:
+    """The only action of a model on disk, as its export has found it; "" if it gives several."""
+    version = city.serving.models_dir / contract.tl / str(contract.origin.model_number)
+    try:
+        return str(json.loads((version / MANIFEST).read_text(encoding="utf-8"))["parity"].get("only_action", ""))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""  # a model without a manifest is served all the same
+
+
+def _served_only_action(client: Client, version: Version, served: ContractSource, contract: pb.PolicyContract) -> str:
+    """The only action of a TL's own model on a server; "" if it gives several, or is in a fleet alone."""
+    if contract.tl in served.in_fleet or contract.observation.dialect == street_dialect.DIALECT.name:
+        return ""  # its export has compared them: many rows of a fleet are too large, rules wait for other values
+    inputs = {INPUT: varied_observations.varied(contract)}
+    try:
+        outputs = client.run(contract.tl, inputs, outputs=(ACTION,), version=version, timeout_s=ONLY_ACTION_TIMEOUT_S)
+    except ServingError:
+        return ""
+    return varied_observations.only_action(contract, outputs[ACTION])
 
 
 def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:

@@ -36,6 +36,7 @@ from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics, RecordMetrics
 from controller.telemetry.run_log import RunLog, figures
 from controller.telemetry.traffic import TrafficMeter
+from controller.waiting_greens import WaitingGreens
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.client import Metadata
@@ -90,6 +91,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
+        alarms.follow_greens(WaitingGreens(contracts.values(), street))
         run_log = RunLog(metrics, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.registry.register(traffic)

@@ -37,7 +37,7 @@ class Keywords(TypedDict, total=False):
     infer_model_path: str | Path | None
     """Folder of their models (default: [serving] models_dir)."""
     reward: Reward
-    """A name, or a function of a `TlReadings` (docs/environment.md)."""
+    """A name, a function of a `TlReadings`, or its `module:function` (docs/environment.md)."""
     floors: str | None
     """`street` or `dialect` (default: [safety] floors)."""
     demand: GivenDemand
@@ -125,7 +125,7 @@ def _check_values(options: Options) -> None:
         if not isinstance(value, str | NoneType) or value not in choices:
             raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
     reward, seconds, number = options["reward"], options["seconds"], options["infer_model_number"]
-    is_reward = callable(reward) or (isinstance(reward, str) and reward in rewards.names())
+    is_reward = callable(reward) or (isinstance(reward, str) and (":" in reward or reward in rewards.names()))
     is_integer = isinstance(number, numbers.Integral | NoneType) and not isinstance(number, bool)
     for name, is_valid, meaning in (
         ("city", isinstance(options["city"], str | Path | City), "the path of a city.toml"),

@@ -24,7 +24,7 @@ from evaluation.detector_faults import NO_FAULTS
 from evaluation.paired_runs import PairedRuns
 from evaluation.policy_models import with_street_dialect
 from evaluation.progress import Progress
-from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values
+from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values, unchanged_greens
 from evaluation.statistics import paired, population
 from protos import policy_pb2 as pb
 from signals import contract
@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
                 models[arm.name] = dict(policy_models.export(task.city, task.tls, arm.policy, Path(folder) / str(k)))
         results = _simulated(args, task, arms, models)
     print(_table(arms, results))
+    for line in unchanged_greens(arms, results):
+        print(line)
     print(f"change times: {change_times}")
     simulated = len(results[arms[0].name])
     if len(arms) > 1 and simulated > 1:
@@ -150,7 +152,7 @@ def _passes_gate(results: Mapping[str, Sequence[Outcome]], candidate: str, refer
 def _models(args: argparse.Namespace, arms: Sequence[Arm], task: EvaluationTask) -> dict[str, dict[str, Path]]:
     """The versions of every served arm. Raises InputError."""
     models_dir = args.models_dir or task.city.serving.models_dir
-    requested = _requested_models(args.model, task.tls, models_dir)
+    requested = model_files.requested(args.model, "--model", task.tls, "--tl", models_dir)
     models: dict[str, dict[str, Path]] = {}
     for arm in arms:
         if arm.kind == SERVED and not arm.has_faults:
@@ -160,27 +162,6 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], task: EvaluationTask)
                 folder, model_number = by_tl.get(tl, (models_dir, arm.model_number))
                 models[arm.name] |= model_files.find(folder, {tl: model_number})
     return models
-
-
-def _requested_models(flags: Sequence[str], tls: Sequence[str], models_dir: Path) -> dict[str, tuple[Path, int | None]]:
-    """By TL, the folder and number of --model; None: the newest. Raises InputError."""
-    requested: dict[str, tuple[Path, int | None]] = {}
-    index = names.Index(tls)
-    for item in flags:
-        name, equals, text = item.partition("=")
-        tl = index.find(name)
-        if not equals or not text or tl is None:
-            raise InputError(
-                f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3"
-            )
-        if tl in requested:
-            raise InputError(f"--model names {tl} twice; name it once")
-        path, _, number = text.rpartition(":")
-        if number.isascii() and number.isdigit():
-            requested[tl] = Path(path) if path else models_dir, int(number)
-        else:
-            requested[tl] = Path(text), None
-    return requested
 
 
 def _conditions(

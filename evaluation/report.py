@@ -21,7 +21,7 @@ from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVE
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
 from evaluation.signal_pictures import compared
-from evaluation.simulation import WINDOW_S, delays_s
+from evaluation.simulation import WINDOW_S, delays_s, unchanged_greens
 from evaluation.statistics import paired, population
 
 MEANINGS = {
@@ -82,6 +82,7 @@ def write(
         classes=classes if len(classes) > 1 else [],
         meanings=[(arm.name, MEANINGS[arm.kind], arm.model_number, arm.has_faults) for arm in arms],
         service=[(tl, short, [by_tl.get(tl) for by_tl in delays]) for tl, short in short_names(tls).items()],
+        unchanged=unchanged_greens(arms, results),
         tl_count=len(results[names[0]][0].delay_by_tl),
         bounds=SERVICE_BOUNDS_S,
         letter_of=level_of_service,

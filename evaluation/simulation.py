@@ -13,6 +13,7 @@ import numpy as np
 from city import config, network, sumo_files
 from city.errors import InputError
 from city.lanes import is_internal, road_of
+from city.network import is_green
 from controller.assembly import DRIVERS
 from controller.policies.no_policies import contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
@@ -87,6 +88,8 @@ class Outcome(TripMeans):
     """ATSPM's pictures of the signals, if they were recorded."""
     no_pictures: str = ""
     """Why there are none although the signals were recorded."""
+    unchanged_tls: tuple[str, ...] = ()
+    """TLs that never changed their green, but for the first choice of a controller."""
 
     def delay_per_vehicle_s(self, tl: str) -> float:
         """Seconds lost on the way to a TL per vehicle that passed it; NaN if none passed."""
@@ -165,6 +168,9 @@ class ArmSimulator:
             road_users=users,
             pictures=signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None,
             no_pictures=no_pictures,
+            unchanged_tls=tuple(
+                tl for tl in self.task.tls if all(map(measurement.stays_green, self.task.city.tls[tl].signals))
+            ),
         )
 
     def _pictured(self) -> tuple[PicturedTls | None, str]:
@@ -218,7 +224,7 @@ class ArmSimulator:
         uncontrolled = (
             UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
         )
-        measurement = _Measurement(connection, self._lanes, self._roads)
+        measurement = _Measurement(connection, self._lanes, self._roads, self._signals)
         step_s = float(connection.api.simulation.getDeltaT())
         steps = max(1, round(MEASUREMENT_INTERVAL_S / step_s))
         rng = np.random.default_rng([MEASUREMENT_SEED, demand.seed])  # the same moments in all arms
@@ -260,12 +266,19 @@ class ArmSimulator:
 
 
 class _Measurement:
-    """Vehicle seconds lost and waited on roads, sampled while a simulation runs."""
+    """Vehicle seconds lost and waited on roads, and greens of signals, sampled while a simulation runs."""
 
     def __init__(
-        self, connection: SumoConnection, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]
+        self,
+        connection: SumoConnection,
+        lanes: Mapping[str, Mapping[str, float]],
+        roads: Sequence[str],
+        signals: Iterable[str],
     ) -> None:
         """`lanes`: TL -> lane that leads to it -> speed limit in m/s. `roads`: roads with a measured queue."""
+        self._state = connection.api.trafficlight.getRedYellowGreenState
+        self._greens: dict[str, list[str]] = {signal: [] for signal in signals}
+        """Of a signal that is not known to change: the greens that it has shown, in order."""
         self._lost_time, self._roads = LostTime(connection, lanes), roads
         self._halting = connection.api.edge.getLastStepHaltingNumber
         self.seconds = 0.0
@@ -280,6 +293,17 @@ class _Measurement:
         for tl, by_road in self._lost_time.by_road().items():
             self.lost_s[tl].update({road: seconds * lost for road, lost in by_road.items()})
         self.queued_s.update({road: seconds * self._halting(road) for road in self._roads})
+        for signal, greens in list(self._greens.items()):
+            state = self._state(signal)
+            if is_green(state) and state not in greens[-1:]:
+                greens.append(state)
+            if len(greens) > 2:
+                del self._greens[signal]
+
+    def stays_green(self, signal: str) -> bool:
+        """True if a signal has stayed at its first green, or at the one that followed it: a controller's first
+        choice."""
+        return signal in self._greens
 
 
 def _by_window(delay_by_departure: Sequence[tuple[float, float]]) -> dict[int, float]:
@@ -306,3 +330,14 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
         "worst_road_s": outcome.worst_road_s,
         **{f"{name}_g": grams for name, grams in outcome.emissions_g.items()},
     }
+
+
+def unchanged_greens(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """A line for each arm but `fixed` with TLs that never changed their green in a simulation."""
+    lines = []
+    for arm in arms:
+        counts = Counter(tl for outcome in results[arm.name] for tl in outcome.unchanged_tls)
+        if counts and arm.kind != FIXED:
+            tls = ", ".join(f"{tl} ({count} of {len(results[arm.name])})" for tl, count in counts.items())
+            lines.append(f"warning: {arm.name}: never changed its green in a simulation: {tls}")
+    return lines

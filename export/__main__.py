@@ -59,7 +59,8 @@ def run(job: "Job", interrupts: InterruptContext) -> int:
     with tqdm(job.tls, unit="TL", disable=len(job.tls) == 1 or not sys.stderr.isatty(), leave=False) as bar:
         for tl in bar:
             try:
-                bar.write(printable(single_model.export(job, tl)), file=sys.stdout)
+                for line in single_model.export(job, tl).splitlines():
+                    bar.write(printable(line), file=sys.stdout)
                 sys.stdout.flush()
             except Exception as error:  # noqa: BLE001 - an unexpected error of a TL must not stop the others
                 if interrupts.received:

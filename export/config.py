@@ -159,14 +159,21 @@ def check_versions(args: argparse.Namespace) -> None:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
 
 
-def city_job(city: City, tls: Sequence[str], model_path: Path, models_dir: Path, model_number: int) -> Job:
-    """The export of a city's TLs with the settings of city.toml. Raises InputError."""
+def city_job(
+    city: City,
+    tls: Sequence[str],
+    model_path: Path,
+    models_dir: Path,
+    model_number: int | None,
+    flag: str = "--model-path",
+) -> Job:
+    """The export of a city's TLs with the settings of city.toml; `flag`: names the model path. Raises InputError."""
     target_tls = city.training.target_tls or ()
     return Job(
         city=city,
         street=network.of_city(city),
         tls=tuple(tls),
-        search=_search(city, (*tls, *target_tls), model_path, locate.find_candidates(model_path)),
+        search=replace(_search(city, (*tls, *target_tls), model_path, locate.find_candidates(model_path)), flag=flag),
         model_number=model_number,
         models_dir=models_dir,
         target_tls=target_tls,

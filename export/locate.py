@@ -194,6 +194,8 @@ class Search:
     """The TLs of the city and of training; their names may have any form."""
     signal_of: Mapping[str, str] = field(default_factory=dict)
     """TL -> signal whose id may name the TL's checkpoints, too."""
+    flag: str = "--model-path"
+    """Names the folder, in messages."""
 
     def choose(self, tl: str, number: int | None) -> Candidate:
         """The checkpoint of a TL with a model number; `None` means the newest.
@@ -217,10 +219,10 @@ class Search:
             paths = ", ".join(str(candidate.path.relative_to(self.folder)) for candidate in chosen)
             if chosen[0].number is None:
                 raise InputError(
-                    f"{tl} has several checkpoints without a number: {paths}; pass one of them with --model-path"
+                    f"{tl} has several checkpoints without a number: {paths}; pass one of them with {self.flag}"
                 )
             raise InputError(
-                f"{tl} has several checkpoints with the same number: {paths}; pass one of them with --model-path, or "
+                f"{tl} has several checkpoints with the same number: {paths}; pass one of them with {self.flag}, or "
                 "another --model-number"
             )
         return chosen[0]
@@ -248,7 +250,7 @@ class Search:
         return InputError(
             f"no checkpoint for {tl}: {self._searched} ({', '.join(labels) or 'none'}{more}); "
             f"put {' or '.join(self._names(tl))} into the name of the file or of its folder, "
-            "or pass another --model-path"
+            f"or pass another {self.flag}"
         )
 
     def is_assigned(self, candidate: Candidate) -> bool:

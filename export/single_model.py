@@ -26,7 +26,7 @@ from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES, lanes
 from signals import contract as contracts
-from signals import dialects
+from signals import dialects, varied_observations
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet's next version is one more."""
@@ -35,7 +35,7 @@ _published: dict[tuple[Path, Path], Path] = {}
 
 
 def export(job: Job, tl: str) -> str:
-    """Locate, read, rebuild, write, verify and publish one TL; return a one-line summary.
+    """Locate, read, rebuild, write, verify and publish one TL; return a summary, and a line if it has one action.
 
     Raises InputError; ParityError or NotInferenceOnly if the written model fails its verification.
     """
@@ -45,8 +45,9 @@ def export(job: Job, tl: str) -> str:
     if job.skip_existing and publish.exists(job.models_dir, tl, tl_export.number):
         return f"{tl}: {version} exists already; left as it is"
     publish.check_version_absent(job.models_dir, tl, tl_export.number, job.overwrite)
-    summary, notes = tl_export.publish()
-    return "; ".join([f"{tl}: {summary}, {time.perf_counter() - begin:.2f} s", *notes])
+    summary, notes, only_action = tl_export.publish()
+    line = "; ".join([f"{tl}: {summary}, {time.perf_counter() - begin:.2f} s", *notes])
+    return f"{line}\n{tl}: {varied_observations.warning(only_action)}" if only_action else line
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,18 @@ class TlExport:
             raise InputError(f"{candidate.path}: has model number {number}, but it must be below 2**62; rename it")
         return cls(job, tl, candidate, number, tl_settings.settings_of(job.city, tl, candidate))
 
-    def publish(self) -> tuple[str, list[str]]:
-        """Write, verify and publish the version; return a summary and remarks on it. Raises InputError, ParityError."""
+    def publish(self) -> tuple[str, list[str], str]:
+        """Write, verify and publish the version; return a summary, remarks on it, and its only action if it has but
+        one. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
-        record = training_record.read(candidate, job.search.folder, self.number, self.tl)
         observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
-        rebuilt, contract = self._rebuild(record, observations)
+        rebuilt, contract = self.rebuild(observations)
         with errors_about(candidate.path):
             files = source.files(candidate.path)
         sha256s = map(manifest.sha256, files)
+        change_s = contract.origin.change_s
         contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, sha256s, self.number))
-        contract.origin.change_s = record.change_s if record is not None else 0.0
+        contract.origin.change_s = change_s
         with publish.new_version(job.models_dir, self.tl, self.number, job.overwrite, job.keep) as draft:
             arguments = (draft, rebuilt, contract, observations)
             if rebuilt.runs_in_helper:
@@ -95,20 +97,23 @@ class TlExport:
         widths = " -> ".join(map(str, rebuilt.actor.widths))
         compared = " from the trainer's graph" if rebuilt.reference_model else ""
         return (
-            f"{candidate.label} -> {version} "
-            f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
-            f"largest difference{compared} {results.difference:.1e}"
-        ), _notes(rebuilt, contract)
+            (
+                f"{candidate.label} -> {version} "
+                f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
+                f"largest difference{compared} {results.difference:.1e}"
+            ),
+            _notes(rebuilt, contract),
+            results.only_action,
+        )
 
-    def _rebuild(
-        self, record: TrainingRecord | None, observations: NDArray[np.float32] | None
-    ) -> tuple[RebuiltActor, pb.PolicyContract]:
-        """The actor, and its contract without an origin. Raises InputError if the two do not fit each other.
+    def rebuild(self, observations: NDArray[np.float32] | None = None) -> tuple[RebuiltActor, pb.PolicyContract]:
+        """The actor and its contract, whose origin has no file. Raises InputError if the two do not fit each other.
 
-        `record`: of its training, if greenserve train wrote one. `observations`: of recorded traffic.
+        `observations`: of recorded traffic.
         """
+        record = training_record.read(self.candidate, self.job.search.folder, self.number, self.tl)
         contract = self._contract(record)
-        rebuilt = rebuild(self.candidate, self._request(contract, observations))
+        rebuilt = rebuild(self.candidate, self._request(contract, record, observations))
         with errors_about(self.tl):
             kind = self._action_kind(rebuilt.action_kind)
             self._check_assignment(rebuilt)
@@ -126,6 +131,7 @@ class TlExport:
             )
         if scores != PROBABILITIES:
             contract.action.scores = scores
+        contract.origin.change_s = record.change_s if record is not None else 0.0
         return rebuilt, contract
 
     def _contract(self, record: TrainingRecord | None) -> pb.PolicyContract | None:
@@ -138,7 +144,12 @@ class TlExport:
         dialect = dialects.find(self.settings.dialect, f"{city.path}: [tl.{self.tl}]")
         return contracts.build(city, self.settings, street, dialect.takes_first_program, None)
 
-    def _request(self, contract: pb.PolicyContract | None, observations: NDArray[np.float32] | None) -> ActorRequest:
+    def _request(
+        self,
+        contract: pb.PolicyContract | None,
+        record: TrainingRecord | None,
+        observations: NDArray[np.float32] | None,
+    ) -> ActorRequest:
         """The actor that the checkpoint must have. Raises InputError."""
         job = self.job
         training = job.city.training if job.city is not None else Training()
@@ -152,7 +163,8 @@ class TlExport:
             output_tensor=tl.output_tensor or training.output_tensor,
             hints=ArchitectureHints(
                 architecture=tl.actor,
-                hidden_activation=tl.hidden_activation,
+                # a fact of the checkpoint; city.toml's is for those that have none
+                hidden_activation=record.hidden_activation if record is not None else tl.hidden_activation,
                 output_activation=tl.output_activation,
                 hidden_sizes=tl.hidden_sizes,
                 epsilon=tl.batch_norm_epsilon,

@@ -1,4 +1,4 @@
-"""The file in which greenserve train records what its checkpoints lack: signal programs and the duration of changes."""
+"""The file in which greenserve train records what its checkpoints lack: programs, duration of changes, activation."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from city import whole_files
 from city.errors import InputError, errors_about, first_line
+from export.actors import activations
 from export.locate import Candidate
 
 
@@ -19,6 +20,8 @@ class TrainingRecord:
     """Signal -> program with the phases that the policy was trained on."""
     change_s: float = 0.0
     """Longest change of greens, in s; 0 if the policy does not choose greens."""
+    hidden_activation: str | None = None
+    """Of the actor's hidden layers; None in records of versions that had relu alone, and in dialect street."""
 
 
 def path_in(folder: Path, number: int) -> Path:
@@ -56,6 +59,9 @@ def _read(path: Path, tl: str) -> TrainingRecord | None:
             raise ValueError(f"{tl} has no programs by signal")
         if not isinstance(change_s, int | float) or not 0 <= change_s < math.inf:
             raise ValueError(f"{tl} has no time in s")
-        return TrainingRecord(dict(programs), float(change_s))
+        activation = record.get("hidden_activation")
+        if activation is not None and (reason := activations.refusal(activation)):
+            raise ValueError(f"hidden_activation {reason}")
+        return TrainingRecord(dict(programs), float(change_s), activation)
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"is not the record of a training ({first_line(error)}); remove it") from None

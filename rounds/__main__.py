@@ -48,8 +48,15 @@ def _run(args: argparse.Namespace) -> int:
 
     quiet.first_session()
     settings = flags.settings(args, city, tls, args.out, 1)
-    hidden = settings.ppo.hidden_sizes
-    task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=hidden, seconds=args.seconds)
+    task = TrainingTask(
+        city,
+        (),
+        reward=args.reward,
+        shared=args.shared,
+        hidden=settings.ppo.hidden_sizes,
+        activation=settings.activation,
+        seconds=args.seconds,
+    )
     rounds_config = RoundsConfig(city, groups, args.rounds, task, settings, args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:

@@ -5,12 +5,12 @@ Nothing else is imported: neither a name in a contract nor a file in the city's 
 """
 
 import functools
-import importlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from city.errors import InputError, first_line
+from city import user_code
+from city.errors import InputError
 
 GROUP = "greenserve.dialects"
 """Group of the entry points."""
@@ -30,7 +30,7 @@ def load_installed(name: str, where: str, protocol: type) -> Any:
     values = sorted({point.value for point in installed()[name]})
     if len(values) > 1:
         raise InputError(f"{where} is declared by several distributions, as {' and as '.join(values)}; uninstall one")
-    return checked(imported(installed()[name][0].load, f"{where}, {values[0]},"), where, protocol)
+    return checked(_imported(installed()[name][0].load, f"{where}, {values[0]},"), where, protocol)
 
 
 def load(spec: str, where: str, protocol: type) -> Any:
@@ -44,20 +44,17 @@ def load(spec: str, where: str, protocol: type) -> Any:
     module, _, attribute = spec.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise InputError(f"{where} must be module:Class, such as my_package.counts:Counts")
-    return checked(imported(lambda: getattr(importlib.import_module(module), attribute), where), where, protocol)
+    return checked(_imported(lambda: user_code.named(spec), where), where, protocol)
 
 
-def imported(read: Callable[[], Any], where: str) -> Any:
-    """The object that `read` imports, or an instance of the class. Raises InputError for any error of the user's
-    module."""
-    try:
+def _imported(read: Callable[[], Any], where: str) -> Any:
+    """The object that `read` imports, or an instance of the class. Raises InputError."""
+
+    def instance() -> Any:
         found = read()
         return found() if isinstance(found, type) else found
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
-        raise InputError(
-            f"{where} cannot be imported: {type(error).__name__}: {first_line(error)}; install its distribution, "
-            "or set PYTHONPATH to the folder of its module"
-        ) from None
+
+    return user_code.imported(instance, f"{where} ")
 
 
 def checked(dialect: Any, where: str, protocol: type) -> Any:

@@ -2,10 +2,10 @@
 
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from city import model_folders
+from city import model_folders, names
 from city.errors import InputError
 
 Versions = Mapping[str, Path]
@@ -33,6 +33,38 @@ def find(models_dir: Path, model_numbers: Mapping[str, int | None]) -> dict[str,
                 f"there is no model {models_dir / tl / str(version)}; {tl} has {available}: choose one of them"
             )
         result[tl] = folder / str(version)
+    return result
+
+
+def requested(
+    items: Sequence[str], flag: str, tls: Sequence[str], tls_flag: str, models_dir: Path
+) -> dict[str, tuple[Path, int | None]]:
+    """By TL, the folder of models and the number that a flag names; None: the newest. Raises InputError.
+
+    Args:
+        items: the flag's values: TL=NUMBER, TL=DIR or TL=DIR:NUMBER.
+        flag: its name.
+        tls: TLs that it may name.
+        tls_flag: the flag that names those.
+        models_dir: the folder, if only a number is given.
+    """
+    result: dict[str, tuple[Path, int | None]] = {}
+    index = names.Index(tls)
+    for item in items:
+        name, equals, text = item.partition("=")
+        tl = index.find(name)
+        if not equals or not text or tl is None:
+            raise InputError(
+                f"{flag} {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of {tls_flag}, such as "
+                f"{tls[0]}=3"
+            )
+        if tl in result:
+            raise InputError(f"{flag} names {tl} twice; name it once")
+        path, _, number = text.rpartition(":")
+        if number.isascii() and number.isdigit():
+            result[tl] = Path(path) if path else models_dir, int(number)
+        else:
+            result[tl] = Path(text), None
     return result
 
 

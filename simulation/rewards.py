@@ -28,13 +28,14 @@ decision alone:
 - `queue`: -h, h halting vehicles on the incoming lanes.
 - `pressure`: o - n, n vehicles on the incoming lanes, o on the outgoing ones.
 
-A function of the user's own takes `TlReadings`.
+A function of the user's own takes `TlReadings`; `module:function` names one.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from city import user_code
 from city.errors import InputError
 from city.lanes import road_of
 from city.network import StreetNetwork
@@ -55,7 +56,7 @@ Measure = Callable[[Iterable[str]], dict[str, float]]
 RewardFunction = Callable[[TlReadings], float]
 """Rewards of the readings at a decision."""
 Reward = str | RewardFunction
-"""One of `names()`, or a function of the user's own."""
+"""One of `names()`, `module:function`, or a function."""
 
 
 class RewardedTls:
@@ -63,6 +64,8 @@ class RewardedTls:
 
     def __init__(self, reward: Reward, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> None:
         self.street, self.contracts = street, contracts
+        if isinstance(reward, str) and ":" in reward:
+            reward = load(reward)
         name = reward if isinstance(reward, str) else ""
         self.function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
         """Evaluates a TL's readings; None for a reward of the time that is lost on the way to a TL."""
@@ -155,6 +158,25 @@ class Rewards:
 def names() -> list[str]:
     """The names of all rewards."""
     return sorted({*_LOST_TIME, *_FUNCTIONS})
+
+
+def check(reward: str, where: str) -> None:
+    """Raise InputError unless a text is one of `names()` or a `module:function` that can be imported.
+
+    `where`: the argument's name.
+    """
+    if ":" in reward:
+        load(reward)
+    elif reward not in names():
+        raise InputError(f"{where} {reward!r} must be module:function, or one of {', '.join(names())}")
+
+
+def load(spec: str) -> RewardFunction:
+    """Import the function that `module:function` names. Raises InputError."""
+    function: RewardFunction = user_code.imported(lambda: user_code.named(spec), f"reward {spec} ")
+    if not callable(function):
+        raise InputError(f"reward {spec} is not a function")
+    return function
 
 
 def _lost_time_measures(

@@ -65,7 +65,7 @@ def select_tls(
         city: their city.
         targets: the argument's name, and its value; None: all but the infer TLs.
         infers: the argument's name, and its value.
-        served: name -> value of the arguments for the server's address, the models' folder and their number.
+        served: name -> value of the arguments for the server's address and the models' folder, then others.
     """
     (target_flag, target_names), (infer_flag, infer_names) = targets, infers
     tls = list(city.tls)
@@ -81,7 +81,7 @@ def select_tls(
     given = [name for name, value in served.items() if value is not None]
     if given and not infer_tls:
         raise InputError(f"{given[0]} needs {infer_flag}, the TLs that a served model controls")
-    server, folder, _ = served
+    server, folder, *_ = served
     if server in given and folder in given:
         raise InputError(f"{server} and {folder} both name the models; pass one of them")
     check_server(served[server], server)

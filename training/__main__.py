@@ -15,7 +15,6 @@ from city.errors import InputError, ProgramFailed
 from city.program import print_line
 from signals import contract
 from simulation import model_files
-from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
 from simulation.target_tls import select_tls
@@ -54,6 +53,10 @@ def parser(prog: str) -> Parser:
         "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
     )
     parser.add_argument(
+        "--infer-model", action="append", default=[], metavar="TL=MODEL",
+        help="model of an infer TL: NUMBER, DIR or DIR:NUMBER (default: that of --infer-model-number)",
+    )  # fmt: skip
+    parser.add_argument(
         "--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)"
     )
     flags.add(parser)
@@ -89,7 +92,10 @@ def _train(args: argparse.Namespace) -> int:
         "--server": args.server,
         "--infer-model-path": args.infer_model_path,
         "--infer-model-number": args.infer_model_number,
+        "--infer-model": args.infer_model or None,
     }
+    if args.server is not None and args.infer_model:
+        raise InputError("--server and --infer-model both name the models; pass one of them")
     named = ("--target-tl", args.target_tl or None), ("--infer-tl", args.infer_tl or ())
     targets, infers = select_tls(city, *named, served)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
@@ -114,20 +120,24 @@ def _train_locked(
 
     settings = flags.settings(args, city, targets, args.out, args.model_number)
     settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
-    versions: Versions = {}
+    versions: dict[str, Path] = {}
     if infers and args.server is None:
         models_dir = args.infer_model_path or city.serving.models_dir
-        versions = model_files.find(models_dir, dict.fromkeys(infers, args.infer_model_number))
+        named = model_files.requested(args.infer_model, "--infer-model", infers, "--infer-tl", models_dir)
+        for tl in infers:
+            folder, number = named.get(tl, (models_dir, args.infer_model_number))
+            versions |= model_files.find(folder, {tl: number})
     with model_server(versions) as embedded:
         task = TrainingTask(
             city,
             tuple(targets),
             tuple(infers),
             server=args.server or embedded,
-            infer_model_number=args.infer_model_number,
+            infer_model_number=args.infer_model_number if args.server is not None else None,
             reward=args.reward,
             shared=args.shared,
             hidden=settings.ppo.hidden_sizes,
+            activation=settings.activation,
             seconds=args.seconds,
         )
         try:

@@ -1,7 +1,8 @@
 """Actors and critics of the target TLs: one array per layer for all of them, so that one matrix product computes every
 TL.
 
-NumPy only: a simulation process needs no TensorFlow. Actors are ReLU networks. A
+NumPy only: a simulation process needs no TensorFlow. Hidden layers have
+ReLU, or tanh in a policy of another library that is continued. A
 categorical actor outputs logits; a continuous one outputs the mean of a Gaussian through
 tanh, and has a standard deviation that does not depend on the observation.
 """
@@ -19,6 +20,8 @@ from training.transitions import Float32s
 
 FIRST_LOG_STD = -0.7
 """Initial log standard deviation of continuous actions: a standard deviation of 0.5."""
+ACTIVATIONS = ("relu", "tanh")
+"""Of hidden layers; a new actor has relu, as many libraries' have tanh."""
 MASKED_LOGIT = -1e9
 """Logit of a padded action, so that it is never chosen."""
 
@@ -36,6 +39,8 @@ class Layout:
     """By TL."""
     is_categorical: bool
     hidden: tuple[int, ...]
+    activation: str = "relu"
+    """Of the hidden layers."""
 
     @property
     def row_count(self) -> int:
@@ -53,10 +58,16 @@ class Layout:
         return ActorCritics(self, arrays, sharpness)
 
 
-def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...]) -> list[Layout]:
+def layouts(
+    contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...], activation: str = "relu"
+) -> list[Layout]:
     """One layout for the categorical TLs and one for the continuous ones, in the contracts' order.
 
-    `shared`: TLs of the same observation and action size share one actor and critic.
+    Args:
+        contracts: of the TLs.
+        shared: TLs of the same observation and action size share one actor and critic.
+        hidden: units of the hidden layers.
+        activation: of the hidden layers.
     """
     result = []
     for is_categorical in (True, False):
@@ -68,7 +79,7 @@ def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[
         rows = tuple(map(distinct.index, shapes)) if shared else tuple(range(len(group)))
         tls = tuple(contract.tl for contract in group)
         observation_sizes, action_sizes, _ = zip(*shapes, strict=True)
-        result.append(Layout(tls, rows, observation_sizes, action_sizes, is_categorical, hidden))
+        result.append(Layout(tls, rows, observation_sizes, action_sizes, is_categorical, hidden, activation))
     return result
 
 
@@ -165,19 +176,24 @@ class ActorCritics:
     def _forward(self, first: int, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         is_all = len(rows) == self.layout.row_count and bool((rows == np.arange(len(rows))).all())
         count = len(self.layout.hidden) + 1
+        activate = np.tanh if self.layout.activation == "tanh" else _relu
         if len(rows) > 1 and bool((rows == rows[0]).all()):
             # observations of one TL: one matrix product, without a copy of its kernel for each
             for k in range(count):
                 x = x @ self.arrays[first + 2 * k][rows[0]] + self.arrays[first + 2 * k + 1][rows[0]]
-                x = np.maximum(x, 0) if k + 1 < count else x
+                x = activate(x) if k + 1 < count else x
             return x
         y = x[:, None, :]
         for k in range(count):
             kernel, bias = self.arrays[first + 2 * k], self.arrays[first + 2 * k + 1]
             y = np.matmul(y, kernel if is_all else kernel[rows]) + (bias if is_all else bias[rows])[:, None]
             if k + 1 < count:
-                y = np.maximum(y, 0)
+                y = activate(y)
         return y[:, 0]
+
+
+def _relu(x: Float32s) -> Float32s:
+    return np.maximum(x, 0)
 
 
 def orthogonal(n: int, m: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -60,8 +60,9 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _actor(layers: Layers) -> tf.keras.Model:
+    """A model that holds the weights; none of the formats holds activations."""
     stack = [tf.keras.Input((layers[0][0].shape[0],))]
-    stack += [tf.keras.layers.Dense(kernel.shape[1], "relu") for kernel, _ in layers[:-1]]
+    stack += [tf.keras.layers.Dense(kernel.shape[1]) for kernel, _ in layers[:-1]]
     stack.append(tf.keras.layers.Dense(layers[-1][0].shape[1]))
     model = tf.keras.Sequential(stack, name="actor")
     model.set_weights([array for layer in layers for array in layer])

@@ -34,6 +34,8 @@ class TrainingTask(TargetTask):
     reward: str = "delay"
     shared: bool = False
     hidden: tuple[int, ...] = (64, 64)
+    activation: str = "relu"
+    """Of the hidden layers."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class EpisodeSimulator:
         self.street, self.contracts = self.tls.street, self.tls.contracts
         of_streets = [contract for contract in self.contracts if contract.observation.dialect == STREET]
         others = [contract for contract in self.contracts if contract.observation.dialect != STREET]
-        self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden)]
+        self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden, task.activation)]
         if of_streets:
             tls = tuple(contract.tl for contract in of_streets)
             self.layouts.append(StreetLayout(tls, tuple(map(Junction.of_contract, of_streets))))
@@ -68,7 +70,9 @@ class EpisodeSimulator:
         for trained in self.contracts:
             change = change_times(trained, signal_safeties(trained, self.street, self.task.city.safety))
             programs = {signal.id: signal.program_id for signal in trained.signals}
-            records[trained.tl] = TrainingRecord(programs, change.total_s if change is not None else 0.0)
+            activation = None if trained.observation.dialect == STREET else self.task.activation
+            change_s = change.total_s if change is not None else 0.0
+            records[trained.tl] = TrainingRecord(programs, change_s, activation)
         return records
 
     def run(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from city import ppo_settings
@@ -13,15 +14,13 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from city.ppo_settings import PpoSettings
-from export import pretrained
+from city.program import print_line
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.dialects import street as street_dialect
-from simulation.rewards import names as rewards
-from training.phase_competition import policy_file
-from training.ppo_config import PpoConfig, StreetPpo
+from simulation import rewards
+from training.ppo_config import FINE_TUNING, PpoConfig, StreetPpo
 from training.settings import Settings
-from training.transitions import Float32s
 
 MAX_COUNT = 1_000_000
 STREET = street_dialect.DIALECT.name
@@ -32,7 +31,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-from",
         metavar="FILE",
-        help="TLs of dialect street: policy to start from, or pretrained (default: a new one)",
+        help="checkpoint or model to start from, as greenserve export reads it, a folder of them, or pretrained, the "
+        "policy for TLs of dialect street (default: new policies)",
     )
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
@@ -46,13 +46,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--patience", 0, patience, 0)
     own = PpoConfig()
     # in a city, one sharpness holds for all TLs: see Learning
-    add_ppo(parser, own, replace(StreetPpo(), final_sharpness=own.final_sharpness))
+    add_ppo(parser, own, replace(StreetPpo(), final_sharpness=own.final_sharpness), started=FINE_TUNING)
 
 
 def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_update: int) -> None:
     """Add the flags of the episodes, with these defaults."""
     parser.add_argument(
-        "--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)"
+        "--reward",
+        default="delay",
+        metavar="NAME",
+        help=f"what a TL is rewarded for: {', '.join(rewards.names())}, or module:function of your own; PYTHONPATH=. "
+        "for a module in this folder (default: delay)",
     )
     add_count(parser, "--episodes", 1, "episodes in all", episodes)
     add_count(parser, "--episodes-per-update", 1, "episodes an update", episodes_per_update)
@@ -78,7 +82,13 @@ def add_seconds(parser: argparse.ArgumentParser, about: str, default: float | No
     parser.add_argument("--seconds", type=_seconds, default=default, metavar="S", help=about)
 
 
-def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig, left_out: Iterable[str] = ()) -> None:
+def add_ppo(
+    parser: argparse.ArgumentParser,
+    own: PpoConfig,
+    street: PpoConfig,
+    left_out: Iterable[str] = (),
+    started: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Add the settings of PPO.
 
     Args:
@@ -86,6 +96,7 @@ def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig, 
         own: the defaults.
         street: the defaults of TLs of dialect street, which are shown if they differ.
         left_out: settings without a flag.
+        started: the defaults of a training that starts from a policy, where they differ.
     """
     for key, metadata in ppo_settings.METADATA.items():
         if key in left_out:
@@ -95,17 +106,24 @@ def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig, 
         shown = "no early end" if default is None else _text(default)
         if getattr(street, key) != default:
             shown += f"; dialect street: {_text(getattr(street, key))}"
+        if key in started:
+            shown += f"; with --start-from: {_text(started[key])}"
+        about = f"{metadata['about']} (default: {shown})"
+        if isinstance(default, bool):
+            parser.add_argument(_flag(key), action=argparse.BooleanOptionalAction, help=about)
+            continue
         parser.add_argument(
             _flag(key),
             type=kind,
             choices=metadata["choices"] or None,
             metavar=None if metadata["choices"] else {int: "N", tuple: "N,N"}.get(type(default), "X"),
-            help=f"{metadata['about']} (default: {shown})",
+            help=about,
         )
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the settings of PPO. Raises InputError."""
+    """Check the settings of PPO and the reward. Raises InputError."""
+    rewards.check(args.reward, "--reward")
     given = PpoSettings(**{key: getattr(args, key, None) for key in ppo_settings.METADATA})
     ppo_settings.check(given, lambda key, value: f"{_flag(key)} {_text(value)}")
 
@@ -115,11 +133,19 @@ def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path
 
     `tls`: those that are trained.
     """
-    ppo = ppo_values(args, city.training)
-    start = None if args.start_from is None else _start(args.start_from, city, tls)
-    own = PpoConfig(**ppo)
-    if start is not None and "final_sharpness" not in ppo:
-        own = replace(own, final_sharpness=1.0)  # a trained policy is sharp already
+    ppo, start = dict(ppo_values(args, city.training)), None
+    if args.start_from is not None:
+        # not at the top: reading a checkpoint loads TensorFlow
+        from training.start import load
+
+        start, note = load(args.start_from, city, list(tls))
+        if note:
+            print_line(note)
+        if start.hidden is not None and ppo.setdefault("hidden_sizes", start.hidden) != start.hidden:
+            raise InputError(
+                f"--hidden-sizes {_text(ppo['hidden_sizes'])} (or [training] hidden_sizes) is not that of --start-from "
+                f"{args.start_from}, {_text(start.hidden)}; leave it out"
+            )
     return Settings(
         out=out,
         number=number,
@@ -127,25 +153,14 @@ def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path
         episodes_per_update=args.episodes_per_update,
         seed=args.seed,
         workers=args.workers,
-        ppo=own,
-        street_ppo=StreetPpo(**ppo),
+        ppo=PpoConfig.of(ppo, start is not None),
+        street_ppo=StreetPpo.of(ppo, start is not None),
         varies=not args.same_demand,
         evaluate_every=args.evaluate_every,
         held_out=args.held_out,
         patience=args.patience,
         start=start,
     )
-
-
-def _start(given: str, city: City, tls: Iterable[str]) -> list[Float32s]:
-    if others := [tl for tl in tls if city.tls[tl].dialect != STREET]:
-        raise InputError(
-            f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out"
-        )
-    path = pretrained.policy() if given == "pretrained" else Path(given)
-    if not path.is_file():
-        raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
-    return policy_file.load(path)
 
 
 def ppo_values(args: argparse.Namespace, training: PpoSettings | None = None) -> Mapping[str, Any]:
@@ -179,6 +194,8 @@ def _flag(key: str) -> str:
 
 def _text(value: Any) -> str:
     """A value as it is written after a flag."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

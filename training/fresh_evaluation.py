@@ -1,4 +1,4 @@
-"""The figures of a training: what it has written, on demand on which nothing was chosen."""
+"""The figures of a training: what it has found, on demand on which nothing was chosen."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,18 @@ class FreshEvaluation:
 
     demands: Sequence[Demand]
     trips: Sequence[TripMeans]
-    """By demand, with the written state."""
+    """By demand, with the trained state: the best or the newest one."""
     start: Sequence[TripMeans]
     """By demand, with the policy of --start-from; empty without one."""
     varies: bool
     """True if the demands have other vehicles; else they have other drivers alone."""
+    may_keep: bool
+    """True if the start is written unless the trained policy is better."""
+
+    @property
+    def keeps_start(self) -> bool:
+        """True if the start is written: the trained policy is no better."""
+        return self.may_keep and bool(self.start) and not mean_delay_s(self.trips) < mean_delay_s(self.start)
 
     def text(self) -> str:
         """The delays in a clause."""
@@ -31,6 +38,8 @@ class FreshEvaluation:
                 f"; {delay_text(mean_delay_s(self.start))} with the policy of --start-from; the trained one is better "
                 f"on {lower} of {len(self.trips)}"
             )
+        if self.keeps_start:
+            text += "; the start was kept"
         return text
 
     def table(self) -> str:

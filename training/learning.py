@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from city.errors import InputError
 from protos import policy_pb2 as pb
 from training.actor_critics import ActorCritics, Layout
 from training.phase_competition import policy_file
 from training.phase_competition.networks import StreetLayout, initial_arrays
-from training.settings import Settings
+from training.settings import Layers, Settings
 from training.statistics import UpdateStatistics
 from training.transitions import Float32s, RewardScale, Transitions
 
@@ -85,6 +86,8 @@ class MlpLearning(Learning):
 
     def __init__(self, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
         arrays = ActorCritics.initial_arrays(layout, rng)
+        if settings.start is not None:
+            _continue(arrays, layout, settings.start.layers)
         super().__init__("categorical" if layout.is_categorical else "continuous", arrays)
         self._layout, self._ppo = layout, settings.ppo
         self._scales = [RewardScale(self._ppo.gamma) for _ in range(layout.row_count)]
@@ -131,7 +134,10 @@ class StreetLearning(Learning):
     """Learning of networks that all TLs of dialect street share, from the start or from a trained policy."""
 
     def __init__(self, layout: StreetLayout, settings: Settings, rng: np.random.Generator) -> None:
-        super().__init__("street", initial_arrays(rng) if settings.start is None else settings.start)
+        arrays = initial_arrays(rng)
+        if settings.start is not None:
+            arrays[: len(settings.start.street)] = settings.start.street
+        super().__init__("street", arrays)
         # one sharpness for all TLs of an episode
         self._ppo = replace(settings.street_ppo, final_sharpness=settings.ppo.final_sharpness)
         self._layout = layout
@@ -160,6 +166,22 @@ class StreetLearning(Learning):
         path = policy_file.path_in(settings.out, settings.number)
         policy_file.save(path, arrays, sharpness, {"trained_on": sorted(contract.tl for contract in contracts)})
         return dict.fromkeys(self._layout.tls, path)
+
+
+def _continue(arrays: list[Float32s], layout: Layout, actors: Mapping[str, Layers]) -> None:
+    """Set the actors' layers in the arrays of a layout. `actors`: by TL. Raises InputError."""
+    by_row: dict[int, str] = {}
+    for tl, row in zip(layout.tls, layout.rows, strict=True):
+        first = by_row.setdefault(row, tl)
+        for k, (kernel, bias) in enumerate(actors[tl]):
+            if first == tl:
+                inputs, units = kernel.shape
+                arrays[2 * k][row, :inputs, :units], arrays[2 * k + 1][row, :units] = kernel, bias
+            elif not (np.array_equal(kernel, actors[first][k][0]) and np.array_equal(bias, actors[first][k][1])):
+                raise InputError(
+                    f"--shared: {first} and {tl} share an actor, but --start-from has another one for each; pass the "
+                    "checkpoint of one, or leave --shared out"
+                )
 
 
 def learning_of(layout: Layout | StreetLayout, settings: Settings, rng: np.random.Generator) -> Learning:

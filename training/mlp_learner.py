@@ -1,7 +1,7 @@
 """The learner of one layout's separate networks, a row each: the computation of `actor_critics`, in TensorFlow."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,13 +26,16 @@ class MlpLearner(Learner):
         log_std = tf.Variable(arrays[-1], constraint=lambda value: tf.clip_by_value(value, MIN_LOG_STD, MAX_LOG_STD))
         self._log_std, self._is_categorical = log_std, layout.is_categorical
         self._actor, self._critic = layers[: len(layers) // 2], layers[len(layers) // 2 :]
+        self._activate = tf.nn.tanh if layout.activation == "tanh" else tf.nn.relu
         self._mask = tf.constant(layout.action_mask, tf.float32)[:, None]
         sizes = {"x": max(layout.observation_sizes), "action": 1 if layout.is_categorical else max(layout.action_sizes)}
         self.specs = {name: tf.TensorSpec([layout.row_count, None, size], tf.float32) for name, size in sizes.items()}
-        super().__init__(ppo, [*layers, log_std], [RowAdam([*self._actor, log_std]), RowAdam(self._critic)])
+        parts = [*self._actor, log_std], self._critic
+        super().__init__(ppo, [*layers, log_std], [RowAdam(part, ppo.max_grad_norm) for part in parts])
 
     def outputs(self, decisions: Tensors, shared: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        y, value = _forward(self._actor, decisions["x"]), _forward(self._critic, decisions["x"])[..., 0]
+        y, value = (_forward(layers, decisions["x"], self._activate) for layers in (self._actor, self._critic))
+        value = value[..., 0]
         if self._is_categorical:
             all_log_p = tf.nn.log_softmax(tf.where(self._mask > 0, self.sharpness * y, MASKED_LOGIT))
             log_p = tf.gather(all_log_p, tf.cast(decisions["action"][..., 0], tf.int32), batch_dims=2)
@@ -59,15 +62,16 @@ def make_batch(episodes: Sequence[Transitions], reward_factor: float, ppo: PpoCo
     advantage = np.concatenate(advantages)
     names = "x", "action", "log_p", "value"
     batch = {name: np.concatenate([getattr(episode, name)[:-1] for episode in episodes]) for name in names}
-    normalised = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
     target = (advantage + batch["value"]).astype(np.float32)
-    return {**batch, "advantage": normalised.astype(np.float32), "target": target}
+    if ppo.normalize_advantage:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
+    return {**batch, "advantage": advantage.astype(np.float32), "target": target}
 
 
-def _forward(layers: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
-    """The outputs [rows, B, ...] of ReLU networks, whose last layer is linear. `layers`: kernels and biases in turn."""
+def _forward(layers: Sequence[tf.Variable], x: tf.Tensor, activate: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """The outputs [rows, B, ...] of networks whose last layer is linear. `layers`: kernels and biases in turn."""
     for k in range(0, len(layers), 2):
         x = tf.matmul(x, layers[k]) + layers[k + 1][:, None]
         if k + 2 < len(layers):
-            x = tf.nn.relu(x)
+            x = activate(x)
     return x

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-MAX_GRADIENT_NORM = 0.5
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-7
 """Keras' defaults."""
 
@@ -14,8 +13,8 @@ class Adam(tf.keras.optimizers.Adam):  # type: ignore[misc]
 
     rows = 1
 
-    def __init__(self, trained: list[tf.Variable]) -> None:
-        super().__init__(beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON, global_clipnorm=MAX_GRADIENT_NORM)
+    def __init__(self, trained: list[tf.Variable], max_norm: float) -> None:
+        super().__init__(beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON, global_clipnorm=max_norm)
         self.build(trained)
         self.trained = trained
 
@@ -32,8 +31,8 @@ class RowAdam:
     A variable's `constraint` is applied after each step, as by Keras' optimisers.
     """
 
-    def __init__(self, trained: list[tf.Variable]) -> None:
-        self.trained, self.rows = trained, trained[0].shape[0]
+    def __init__(self, trained: list[tf.Variable], max_norm: float) -> None:
+        self.trained, self.rows, self._max_norm = trained, trained[0].shape[0], max_norm
         self.learning_rate = tf.Variable(0.0, trainable=False)
         self._steps = tf.Variable(tf.zeros(self.rows), trainable=False)
         self._means, self._squares = ([tf.Variable(0 * v, trainable=False) for v in trained] for _ in range(2))
@@ -42,7 +41,7 @@ class RowAdam:
     def step(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> tf.Tensor:
         """Update the rows with is_active [rows] > 0; return the gradients' norms [rows] before they are clipped."""
         norms = row_norms(gradients)
-        factor = MAX_GRADIENT_NORM / tf.maximum(norms, MAX_GRADIENT_NORM)
+        factor = self._max_norm / tf.maximum(norms, self._max_norm)
         self._steps.assign_add(is_active)
         count = tf.maximum(self._steps, 1.0)
         rate = self.learning_rate * tf.sqrt(1 - BETA2**count) / (1 - BETA1**count) * is_active

@@ -99,8 +99,6 @@ def clipped_loss(
 class Learner(ABC):
     """Updates actors and critics, which are TensorFlow variables."""
 
-    value_weight = 1.0
-    """Weight of the value loss."""
     specs: Mapping[str, tf.TensorSpec]
     """By name, the networks' inputs and the actions: [rows, N, ...]."""
     shared_specs: Mapping[str, tf.TensorSpec] = {}
@@ -151,7 +149,7 @@ class Learner(ABC):
         self.set_schedules(self.ppo.learning_rate_at(progress), self.ppo.sharpness(progress))
         self._entropy_weight.assign(self.ppo.entropy_at(progress))
         sizes = [0 if batch is None else len(batch["target"]) for batch in batches]
-        epochs = [minibatches(sizes, self.ppo.minibatch, rng) for _ in range(self.ppo.epochs)]
+        epochs = [minibatches(sizes, self.ppo.minibatch, rng) for _ in range(self.ppo.n_epochs)]
         indices, weights = (np.concatenate(arrays) for arrays in zip(*epochs, strict=True))
         values = self._run(*self.tensors(batches, shared), indices, weights).numpy()
         steps = dict(zip(STEP, np.moveaxis(values, -1, 0), strict=True))
@@ -159,7 +157,7 @@ class Learner(ABC):
         if not all(np.isfinite(array).all() for array in (*losses, *self.arrays)):
             raise NotFinite("a loss or a weight is not finite; train with a lower --learning-rate")
         explained = explained_variance([(batch["value"], batch["target"]) for batch in batches if batch is not None])
-        return {"decisions": sum(sizes), "explained_variance": explained, **_means(steps, self.ppo.epochs)}
+        return {"decisions": sum(sizes), "explained_variance": explained, **_means(steps, self.ppo.n_epochs)}
 
     def set_schedules(self, learning_rate: float, sharpness: float) -> None:
         """Set what changes in a training, apart from the entropy bonus."""
@@ -197,9 +195,9 @@ class Learner(ABC):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Learn from a minibatch; return (STEP [rows, 8], 1 for rows that are still active [rows])."""
         with tf.GradientTape() as tape:
-            terms = clipped_loss(*self.outputs(decisions, shared), decisions, weight, self.ppo.clip)
+            terms = clipped_loss(*self.outputs(decisions, shared), decisions, weight, self.ppo.clip_range)
             policy_loss, value_loss, entropy_loss, approx_kl, _ = terms
-            loss = tf.reduce_sum(policy_loss + self.value_weight * value_loss + self._entropy_weight * entropy_loss)
+            loss = tf.reduce_sum(policy_loss + self.ppo.vf_coef * value_loss + self._entropy_weight * entropy_loss)
         parts = [optimiser.trained for optimiser in self.optimisers]
         gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         count = tf.reduce_sum(weight, 1)

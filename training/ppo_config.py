@@ -1,10 +1,14 @@
 """Hyperparameters of PPO: the settings of `city.ppo_settings`, each with a value."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from city.ppo_settings import PpoSettings
 
+FINE_TUNING: Mapping[str, Any] = {"learning_rate": 3e-4, "target_kl": 0.01, "final_sharpness": 1.0}
+"""Defaults of a training that starts from a policy: small steps, because an update that is too large loses what it has
+learned (measured on synthetic streets: docs/tuning.md), and no sharpness, because it is sharp already."""
 SHARP_FROM = 0.8
 """Share of the training after which the sharpness is constant."""
 
@@ -17,9 +21,12 @@ class PpoConfig(PpoSettings):
     learning_rate_schedule: str = "linear"
     gamma: float = 0.97
     gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.01
-    epochs: int = 8
+    clip_range: float = 0.2
+    ent_coef: float = 0.01
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
+    normalize_advantage: bool = True
+    n_epochs: int = 8
     minibatch: int = 128
     final_sharpness: float = 10.0
     """On the street a policy takes its best action and never samples: one that always explored may wait forever for a
@@ -30,13 +37,19 @@ class PpoConfig(PpoSettings):
     actions exceeds 1.5 times this, as stable-baselines3's does; None for no early end."""
     hidden_sizes: tuple[int, ...] = (64, 64)
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any], is_started: bool = False) -> Self:
+        """The values that are given, and the defaults of the others: FINE_TUNING's for a training that is started from
+        a policy."""
+        return cls(**{**(FINE_TUNING if is_started else {}), **given})
+
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate at a progress in [0, 1]."""
         return self.learning_rate * (_linear_decay(progress) if self.learning_rate_schedule == "linear" else 1.0)
 
     def entropy_at(self, progress: float) -> float:
         """The weight of the entropy bonus at a progress in [0, 1]."""
-        return self.entropy * _linear_decay(progress)
+        return self.ent_coef * _linear_decay(progress)
 
     def sharpness(self, progress: float) -> float:
         """The factor of the logits at a progress in [0, 1]: geometric up to SHARP_FROM, then constant."""
@@ -58,7 +71,7 @@ class StreetPpo(PpoConfig):
     5 s."""
 
     gae_lambda: float = 0.92
-    entropy: float = 0.015
+    ent_coef: float = 0.015
     minibatch: int = 512
     final_sharpness: float = 6.0
 

@@ -1,11 +1,37 @@
 """Settings of a training in a city."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from training.ppo_config import PpoConfig, StreetPpo
 from training.transitions import Float32s
+
+Layers = Sequence[tuple[Float32s, Float32s]]
+"""(kernel, bias) of each layer."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The actors that a training starts from, and the critic of those of dialect street if it is known."""
+
+    layers: Mapping[str, Layers] = field(default_factory=dict)
+    """By TL that has networks of its own, its actor."""
+    activation: str = "relu"
+    """Of their hidden layers."""
+    street: Sequence[Float32s] = ()
+    """The arrays of the actor of dialect street, then of its critic if it is known."""
+
+    @property
+    def hidden(self) -> tuple[int, ...] | None:
+        """Units of the hidden layers; None without TLs that have networks of their own."""
+        return next((sizes_of(layers) for layers in self.layers.values()), None)
+
+    def digest(self) -> str:
+        """Differs between starts that differ."""
+        own = [array for tl in sorted(self.layers) for layer in self.layers[tl] for array in layer]
+        return hashlib.sha256(b"".join(array.tobytes() for array in [*own, *self.street])).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -32,9 +58,19 @@ class Settings:
     """Evaluations without an improvement after which the training ends; 0 for no early end."""
     formats: dict[str, str] = field(default_factory=dict)
     """Checkpoint format by TL (default: `tf2`)."""
-    start: Sequence[Float32s] | None = None
-    """Arrays of a policy of the street dialect to start from (`policy_file.load`)."""
+    start: Start | None = None
+    """The policies to start from."""
     resume: bool = False
     writes_newest: bool = False
     """The newest state is written, after each update, instead of the best one after an evaluation that finds
     it."""
+
+    @property
+    def activation(self) -> str:
+        """Of the hidden layers of TLs that have networks of their own."""
+        return "relu" if self.start is None else self.start.activation
+
+
+def sizes_of(layers: Layers) -> tuple[int, ...]:
+    """Units of the hidden layers."""
+    return tuple(int(kernel.shape[1]) for kernel, _ in layers[:-1])

@@ -2,7 +2,6 @@
 of what is written."""
 
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -78,6 +77,8 @@ class Trainer:
         self._simulate = SimulatorPerProcess(functools.partial(EpisodeSimulator, task), self._simulation)
         rng = np.random.default_rng(settings.seed)
         self._learnings = [learning_of(layout, settings, rng) for layout in self._simulation.layouts]
+        self._start = [list(arrays) for arrays in self._arrays()]
+        """The first weights: those of --start-from, if it is given."""
         self._best = self._arrays()
         self.best_delay_s = float("inf")
         """Mean delay of the best state on validation demand; inf before the first evaluation."""
@@ -123,6 +124,9 @@ class Trainer:
                 log.show()
             paths = self._write()
             fresh = self._evaluate_written(fresh_demands) if fresh_demands else None
+            if fresh is not None and fresh.keeps_start:
+                self._best, self._best_sharpness = self._start, 1.0
+                paths = self._write()
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, paths, fresh)
 
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
@@ -194,8 +198,8 @@ class Trainer:
         settings = self._settings
         demands = self._demands(FRESH_SEED, count)
         written = self._greedy(self._arrays() if settings.writes_newest else self._best, demands)
-        start = [] if settings.start is None else self._greedy([list(settings.start)], demands)
-        fresh = FreshEvaluation(demands, written, start, settings.varies)
+        start = [] if settings.start is None else self._greedy(self._start, demands)
+        fresh = FreshEvaluation(demands, written, start, settings.varies, not settings.writes_newest)
         whole_files.write(settings.out / f"trial_{settings.number}_evaluation.csv", fresh.table())
         return fresh
 
@@ -302,12 +306,8 @@ def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
         "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every,
         "--held-out": settings.held_out, "--patience": settings.patience,
         **{flag: [value, street_ppo[flag]] for flag, value in settings.ppo.by_flag().items()},
-        "--start-from": None if settings.start is None else _digest(settings.start),
+        "--start-from": None if settings.start is None else settings.start.digest(),
     }  # fmt: skip
-
-
-def _digest(arrays: Iterable[Float32s]) -> str:
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 def serialized_contracts(contracts: Iterable[pb.PolicyContract]) -> list[str]:

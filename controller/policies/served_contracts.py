@@ -37,6 +37,8 @@ class ContractSource:
         self._client = client
         self._version = version
         self._fleet = fleet
+        self.in_fleet: set[str] = set()
+        """TLs whose contract was the fleet's."""
 
     def contract(self, tl: str) -> pb.PolicyContract:
         """Request a TL's contract. Raises InputError if the server is unavailable, or the TL has no valid contract."""
@@ -49,6 +51,7 @@ class ContractSource:
             member = self._member(tl, error)
             if member is None:
                 raise InputError(f"{address}: {self._missing(tl, model, error)}") from None
+            self.in_fleet.add(tl)
             return member.contract
         except ContractError as error:
             raise InputError(f"{address}: {model}: {error}") from None

@@ -57,13 +57,15 @@ def load(
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
     """(actor, critic) of a file of `save`. Raises InputError if it is damaged or for other features.
 
-    `critic_shapes`: shapes of the critic's arrays; without them, it is not read.
+    `critic_shapes`: shapes of the critic's arrays; without them, or in a file without a critic, it is not read.
     """
     with errors_about(path):
         checkpoint = open_checkpoint(path)
         _description(checkpoint)
         actor = {name: _array(checkpoint, name, shape) for name, shape in SHAPES.items()}
-        critic = {name: _array(checkpoint, f"{CRITIC}{name}", shape) for name, shape in (critic_shapes or {}).items()}
+        has_critic = any(name.startswith(CRITIC) for name in checkpoint.stored)
+        shapes = critic_shapes if critic_shapes is not None and has_critic else {}
+        critic = {name: _array(checkpoint, f"{CRITIC}{name}", shape) for name, shape in shapes.items()}
     return actor, critic
 
 

@@ -13,7 +13,6 @@ checkpoint must contain all of the model's variables (`assert_existing_objects_m
 its other variables are ignored.
 """
 
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from city import user_code
 from city.errors import InputError, first_line, library_errors
 from export.checkpoints.checkpoint import PARTS, Checkpoint, natural, split_name
 from export.checkpoints.source import ActorRequest
@@ -44,15 +44,9 @@ class Sizes:
 
 def load(spec: str) -> Callable[[Sizes], Any]:
     """Import the function that `module:function` names. Raises InputError."""
-    module, _, name = spec.partition(":")
-    try:
-        function: Callable[[Sizes], Any] = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
-        raise InputError(
-            f"cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its folder"
-        ) from None
+    function: Callable[[Sizes], Any] = user_code.imported(lambda: user_code.named(spec), "")
     if not callable(function):
-        raise InputError(f"{name} is not a function")
+        raise InputError(f"{spec.partition(':')[2]} is not a function")
     return function
 
 

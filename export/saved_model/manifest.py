@@ -114,6 +114,7 @@ def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any]
             "largest_permitted_difference": verification.permitted,
             "reference": verification.reference,
             "loaded_by": "TF1-style session, tag serve",
+            **({"only_action": verification.only_action} if verification.only_action else {}),
         },
         "operations": verification.operations,
         "versions": {

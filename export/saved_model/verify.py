@@ -39,6 +39,7 @@ from serving.contract import (
     scores_name,
 )
 from serving.graph_operations import INFERENCE
+from signals import varied_observations
 from signals.dialects.street import DIALECT as STREET
 
 TOLERANCE = 1e-5
@@ -78,6 +79,8 @@ class Verification:
     """The model or evaluation that the actions were compared with."""
     operations: dict[str, int]
     """Number of operations of each kind in the graph."""
+    only_action: str = ""
+    """The action that a TL's own model gives for all of `signals.varied_observations`; "" if it gives several."""
 
 
 class NotInferenceOnly(ProgramFailed):
@@ -126,6 +129,8 @@ def compare_with_checkpoint(
     with session(folder) as run:
         replay(folder, run)
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
+        varied = next(iter(at_bounds(contract)), varied_observations.varied(contract))
+        only_action = varied_observations.only_action(contract, run(DEFAULT_SIGNATURE, {INPUT: varied})[ACTION])
         check_policy_signature(run, contract)
     if reference_model is not None:
         expected, reference = reference_model.evaluate(x, categorical), reference_model.description
@@ -150,7 +155,8 @@ def compare_with_checkpoint(
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    return Verification(float(difference.max()), permitted, len(x), reference, count_operations(folder))
+    operations = count_operations(folder)
+    return Verification(float(difference.max()), permitted, len(x), reference, operations, only_action)
 
 
 def _check_difference(what: str, difference: NDArray[Any], permitted: NDArray[Any] | float) -> None:

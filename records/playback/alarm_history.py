@@ -2,12 +2,16 @@
 
 import contextlib
 from bisect import bisect_right
+from collections.abc import Sequence
 
+from city.network import StreetNetwork
 from controller.alarms import MAX_ENDED, Alarms, UnknownAlarm
 from controller.recording.messages import MODE_OF
 from controller.recording.record_writer import NS
+from controller.waiting_greens import WaitingGreens
 from protos import control_pb2 as pb
 from protos import record_pb2 as record
+from protos.policy_pb2 import PolicyContract
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.safety.conflicts import OverrideReason
@@ -24,10 +28,12 @@ _WANTED = frozenset(mode.value for mode in OperatorMode)
 class AlarmHistory:
     """The list of alarms at each step that changed it."""
 
-    def __init__(self, tl_of_signal: dict[str, str], tls: int) -> None:
-        """`tl_of_signal`: of the controlled signals. `tls`: number of controlled TLs."""
+    def __init__(self, contracts: Sequence[PolicyContract], street: StreetNetwork) -> None:
+        """`contracts`: of the controlled TLs. `street`: their network."""
+        tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
         self._wall_s = 0.0
-        self._alarms = Alarms(tl_of_signal, tls, wall_clock=lambda: self._wall_s)
+        self._alarms = Alarms(tl_of_signal, len(contracts), wall_clock=lambda: self._wall_s)
+        self._alarms.follow_greens(WaitingGreens(contracts, street))
         self._active: list[tuple[float, list[pb.Alarm]]] = []
         """(second, active alarms) of each change, in their order."""
         self._ended: list[pb.Alarm] = []
@@ -62,10 +68,11 @@ class AlarmHistory:
 
     def _take(self, recorded: RecordedStep) -> None:
         step = recorded.step
-        decisions, overrides = [], []
+        decisions, overrides, observed = [], [], []
         for tl, tl_step in recorded.tls.items():
             if tl_step.HasField("decision"):
                 decisions.append((tl, tl_step.decision.failure, MODE_OF.get(tl_step.mode, ControlMode.POLICY)))
+                observed.append((tl, tl_step.decision.observation, tl_step.decision.phases))
             overrides += [(states.at_s, override) for states in tl_step.states for override in states.overrides]
         overrides.sort(key=lambda timed: timed[0])
         self._alarms.take(
@@ -79,6 +86,7 @@ class AlarmHistory:
                 for _, o in overrides
                 if o.reason in _REASON_OF  # another version's reason has no text
             ],
+            observed,
         )
 
 

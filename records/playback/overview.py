@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from city.errors import InputError
+from city.network import StreetNetwork
 from controller.operator.page import panels
 from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.run_state import MAX_COMMANDS, MAX_TIMES
@@ -43,12 +44,13 @@ class Mark(NamedTuple):
 class Overview:
     """Filled by `read`, in a thread of its own; everything else may be called by any thread."""
 
-    def __init__(self, reader: RunReader) -> None:
+    def __init__(self, reader: RunReader, street: StreetNetwork) -> None:
+        """`street`: the network of the record."""
         self._reader = reader
         self._lock = threading.Lock()
         self._has_stopped = threading.Event()
         contracts = reader.city.contracts
-        self._alarms = AlarmHistory({signal: c.tl for c in contracts for signal in c.signal_ids}, len(contracts))
+        self._alarms = AlarmHistory(contracts, street)
         self._at_s, self._wall_s = array("d"), array("d")
         self._decisions, self._missing = array("q", [0]), array("q", [0])
         """Up to a step; one more than steps."""

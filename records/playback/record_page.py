@@ -57,7 +57,7 @@ class RecordPage:
         name = path.name if len(reader.files) == 1 else f"{path.resolve().parent.name}, run {city.run}"
         street = StreetData(layout, start.street, shapes, name, driver, about)
         self.moments = MomentReader(timeline, start, city, positions)
-        self.overview = Overview(reader)
+        self.overview = Overview(reader, start.street)
         self.panels = RecordPanels(self.moments, self.overview, layout, driver)
         site = Site(listen(*address), street, operator_token.new_token())  # no command needs the token
         self.server = PlaybackServer(site, self.moments, self.panels, self.overview)

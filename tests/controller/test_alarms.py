@@ -4,19 +4,25 @@ import re
 from collections import UserDict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from city import config, network
 from controller import alarms as alarms_module
 from controller.alarms import KINDS, Alarms, UnknownAlarm, instructions
 from controller.events import OperatorCommand
 from controller.pace import PaceState
+from controller.waiting_greens import WaitingGreens
+from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.observation import PhaseState
+from signals.policy_signals import greens_of
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
-from tests.conftest import ROOT
+from tests.conftest import GRID, ROOT
 from tests.controller.decision_events import decision, event
 
 TLS = [f"SA{100 + k}" for k in range(1, 11)]
@@ -142,6 +148,50 @@ def test_policies_that_are_overridden_in_most_decisions_are_an_alarm_of_the_next
     assert (alarm.name, [*alarm.subjects]) == ("GreenserveOverrides", ["SA101"]) and "overridden in most" in alarm.text
     assert (alarm.since_s, alarm.ended_s) == (300, 600)
     assert ids(alarms) == []
+
+
+@pytest.fixture(scope="module")
+def sa101():
+    """The contract of a TL of dialect sumo-rl with four greens, and its network."""
+    city = config.load(GRID / "city.toml")
+    street = network.of_city(city)
+    return contract.build(city, city.tls["SA101"], street), street
+
+
+def observed_queue(built, lanes):
+    """An observation with a queue on lanes alone."""
+    features = built.observation.features
+    return np.array([float(f.kind == "queue" and f.lane_id in lanes) for f in features], np.float32)
+
+
+def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, sa101):
+    built, street = sa101
+    alarms.follow_greens(WaitingGreens([built], street))
+    signal = street.signals[built.signal_ids[0]]
+    state = greens_of(built.signals[0])[0]
+    by_lane = {}
+    for link, connections in enumerate(signal.links):
+        for lane, _ in connections:
+            by_lane.setdefault(lane, []).append(state[link] in "Gg")
+    served = {lane for lane, shown in by_lane.items() if any(shown)}
+    assert served and served != by_lane.keys()
+
+    def decide(at_s, lanes, green=0, mode=POLICY):
+        x = observed_queue(built, lanes)
+        made = decision("SA101", mode=mode)._replace(observation=x, phase_state=PhaseState((green,), True))
+        alarms.add(event(at_s, [made]))
+        return ids(alarms)
+
+    others = by_lane.keys() - served
+    assert not any(decide(5 * k, others) for k in range(60))
+    assert decide(300, others) == ["GreenserveGreenKept"]
+    (alarm,) = alarms.current()
+    assert [*alarm.subjects] == ["SA101"] and "for 300 s while vehicles halt at others" in alarm.text
+    assert decide(305, served) == [], "nobody waits at another green"
+    for k in range(200):
+        assert decide(310 + 5 * k, others, green=k // 50 % 2) == [], "it changes"
+    found = [decide(1400 + 5 * k, others, mode=FALLBACK) for k in range(100)]
+    assert not any("GreenserveGreenKept" in names for names in found), "its policy has no part in it"
 
 
 def test_answers_after_the_deadline_in_many_steps_are_an_alarm(alarms):

@@ -32,7 +32,7 @@ def settings(streets, out, **changes):
         "episodes_per_update": 2,
         "seconds": 100.0,
         "cloning_episodes": 2,
-        "ppo": StreetPpo(epochs=1),
+        "ppo": StreetPpo(n_epochs=1),
     }
     return StreetsSettings(out, tuple(streets), **values | changes)
 

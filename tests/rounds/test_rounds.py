@@ -28,7 +28,7 @@ from tests.evaluation.outcomes import ZERO
 from training.episode import TrainingTask
 from training.learning import Learning
 from training.phase_competition import policy_file
-from training.settings import Settings
+from training.settings import Settings, Start
 from training.statistics import NotFinite
 
 CITY = ("--city", str(GRID / "city.toml"))
@@ -254,7 +254,7 @@ def street_city(folder):
 def test_group_starts_from_a_policy(tmp_path):
     """The files of a group's training are those of the policy that it started from, with other weights or the same."""
     city_file = street_city(tmp_path)
-    start = policy_file.load(pretrained.policy())
+    start = Start(street=policy_file.load(pretrained.policy()))
     settings = Settings(tmp_path, episodes=1, episodes_per_update=1, evaluate_every=1, held_out=1, start=start)
     task = TrainingTask(config.load(city_file), ("A0",), seconds=100.0)
     model_files.unpack(train_group(GroupTraining("g", task, settings, {})).files, tmp_path)
@@ -297,7 +297,10 @@ def test_city_without_vehicles_is_refused(tmp_path):
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
         (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
         (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be integers"),
-        (("--groups", EVERY, "--start-from", "pretrained"), "--start-from is for TLs of dialect street, and SA101"),
+        (
+            ("--groups", EVERY, "--start-from", "pretrained"),
+            "is a policy for the dialect street, and city.toml has dialect sumo-rl for SA101",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):

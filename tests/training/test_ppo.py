@@ -99,9 +99,9 @@ def test_continuous_actions_move_to_the_better_number():
 
 def test_spread_of_actions_returns_from_its_bound():
     """Its entropy pushes it up; then a bonus for less entropy pulls it down again."""
-    own = learner(CONTINUOUS, entropy=1.0, learning_rate=0.5)
+    own = learner(CONTINUOUS, ent_coef=1.0, learning_rate=0.5)
     for entropy in (1.0, -1.0):
-        own.ppo = replace(own.ppo, entropy=entropy)
+        own.ppo = replace(own.ppo, ent_coef=entropy)
         own.learn(decisions(own, 64), np.random.default_rng(1), 0)
         assert (own.arrays[-1] == MAX_LOG_STD).all() is np.bool_(entropy > 0)
     assert (own.arrays[-1] < MAX_LOG_STD).all()
@@ -149,7 +149,7 @@ def test_minibatches_are_even_and_contain_each_decision_once(sizes, max_size, ex
 
 def test_one_step_is_clipped_ppo_with_adam():
     """The first step of Adam moves every weight by the learning rate against the sign of its gradient."""
-    own = learner(A, epochs=1, entropy=0.0, learning_rate=1e-3)
+    own = learner(A, n_epochs=1, ent_coef=0.0, learning_rate=1e-3)
     x, action = np.ones((4, 1), np.float32), np.array([[0], [0], [1], [1]], np.float32)
     before = own.arrays
     y = acting(own).actor(np.zeros(4, int), x)
@@ -232,7 +232,7 @@ def test_episodes_of_a_batch_are_discounted_apart():
 @pytest.mark.parametrize(("entropy", "spreads"), [(1.0, True), (-1.0, False)])
 def test_entropy_bonus_spreads_the_probabilities(entropy, spreads):
     """Without any advantage only the bonus acts."""
-    own = learner(A, entropy=entropy, learning_rate=1e-2)
+    own = learner(A, ent_coef=entropy, learning_rate=1e-2)
     own.variables[3][0].assign([0.5, -0.5])  # the biases of its actor's last layer
     x, zeros = np.ones((64, 1), np.float32), np.zeros(64, np.float32)
 
@@ -252,7 +252,7 @@ def test_adam_of_rows_is_keras_adam_for_each_row():
     start = [rng.normal(size=shape).astype(np.float32) for shape in ((3, 4, 5), (3, 5))]
     stacked = [tf.Variable(array) for array in start]
     apart = [[tf.Variable(array[row]) for array in start] for row in range(3)]
-    rows, optimisers = RowAdam(stacked), [Adam(variables) for variables in apart]
+    rows, optimisers = RowAdam(stacked, 0.5), [Adam(variables, 0.5) for variables in apart]
     for own in (rows, *optimisers):
         own.learning_rate.assign(0.1)
     for step in range(5):
@@ -272,7 +272,7 @@ def test_sharpness_rises_to_its_end_and_is_what_the_actor_learns_with():
     ppo = PpoConfig()
     assert ppo.sharpness(0) == 1 and ppo.sharpness(SHARP_FROM / 2) == pytest.approx(ppo.final_sharpness**0.5)
     assert ppo.sharpness(SHARP_FROM) == pytest.approx(ppo.final_sharpness) == ppo.sharpness(1)
-    own = learner(A, epochs=1, minibatch=64, learning_rate=1e-3)
+    own = learner(A, n_epochs=1, minibatch=64, learning_rate=1e-3)
     own.variables[3][0].assign([0.1, -0.1])
     x = np.ones((64, 1), np.float32)
     action, log_p = sampled(own, 0, x, np.random.default_rng(2), ppo.sharpness(1))
@@ -284,12 +284,12 @@ def test_sharpness_rises_to_its_end_and_is_what_the_actor_learns_with():
 
 
 def test_weights_are_those_of_the_release_before_the_learners_were_one():
-    """Sums of the arrays' absolute values after three updates with the defaults, as in 0.2."""
-    own = learner(("A", 2, 3), ("B", 3, 2))
+    """Sums of the arrays' absolute values after three updates with the defaults of 0.2."""
+    own = learner(("A", 2, 3), ("B", 3, 2), vf_coef=1.0)
     rounds(own, lambda row, x, action: float(action[0] == x[0]), 3)
     expected = [22.080065, 0.30161877, 1.0997038, 0.078555397, 22.963067, 0.34909847, 6.184751, 0.032657273, 4.1999999]
     np.testing.assert_allclose([np.abs(array).sum() for array in own.arrays], expected, rtol=1e-5)
-    own = learner(("A", 2, 2, "gro", "sappo"))
+    own = learner(("A", 2, 2, "gro", "sappo"), vf_coef=1.0)
     rounds(own, lambda row, x, action: -float(abs(action).sum()), 3)
     expected = [
         8.4163106, 0.13199494, 0.31216268, 0.025770846, 8.9768208, 0.18983165, 3.1613475, 0.016412001, 1.4322833,
@@ -301,7 +301,7 @@ def test_target_kl_ends_the_update_of_a_row_alone():
     """The first row's advantages drive its policy away from the old one; the second row's policy does not change."""
     results = []
     for target in (None, 0.001):
-        own = learner(A, B, target_kl=target, epochs=20, learning_rate=1e-2, entropy=0.0)
+        own = learner(A, B, target_kl=target, n_epochs=20, learning_rate=1e-2, ent_coef=0.0)
         first, second = decisions(own, 64)
         second["advantage"][:] = 0
         statistics = own.learn([first, second], np.random.default_rng(1), 0)
@@ -317,7 +317,7 @@ def test_target_kl_ends_the_update_of_a_row_alone():
 @pytest.mark.parametrize("kind", [(), ("gro", "sappo")])
 def test_statistics_of_an_update_are_means_over_its_decisions(kind):
     """Two rows with unequal numbers of decisions, one step each: recomputed with NumPy."""
-    own = learner(("A", 2, 3, *kind), ("B", 3, 2, *kind), epochs=1)
+    own = learner(("A", 2, 3, *kind), ("B", 3, 2, *kind), n_epochs=1)
     first, second = decisions(own, 64)[0], decisions(own, 16)[1]
     parts = []
     for row, batch in enumerate((first, second)):

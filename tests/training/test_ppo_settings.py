@@ -24,15 +24,15 @@ pytestmark = pytest.mark.slow
 STREETS = ("--seconds", "100", "--episodes", "2", "--episodes-per-update", "1")
 TRAINING = (*STREETS, "--held-out", "1", "--evaluate-every", "2")
 OTHER = {
-    "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip": 0.001,
-    "entropy": 0.5,
-    "epochs": 3, "minibatch": 4, "final_sharpness": 30.0, "target_kl": 1e-6, "hidden_sizes": (8, 16),
+    "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip_range": 0.001,
+    "ent_coef": 0.5, "vf_coef": 0.0, "max_grad_norm": 1e-3, "normalize_advantage": False,
+    "n_epochs": 3, "minibatch": 4, "final_sharpness": 30.0, "target_kl": 1e-6, "hidden_sizes": (8, 16),
 }  # fmt: skip
 """A value of each setting that is not its default."""
 DEFAULTS = {
-    "learning_rate": 0.001, "learning_rate_schedule": "linear", "gamma": 0.97, "gae_lambda": 0.95, "clip": 0.2,
-    "entropy": 0.01,
-    "epochs": 8, "minibatch": 128, "final_sharpness": 10.0, "hidden_sizes": (64, 64),
+    "learning_rate": 0.001, "learning_rate_schedule": "linear", "gamma": 0.97, "gae_lambda": 0.95, "clip_range": 0.2,
+    "ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 0.5, "normalize_advantage": True,
+    "n_epochs": 8, "minibatch": 128, "final_sharpness": 10.0, "hidden_sizes": (64, 64),
 }  # fmt: skip
 
 
@@ -41,6 +41,8 @@ def flag_of(key):
 
 
 def as_flag(key, value):
+    if isinstance(value, bool):
+        return flag_of(key if value else f"no_{key}")
     return f"{flag_of(key)}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
@@ -124,9 +126,11 @@ def test_flags_take_precedence_over_the_city(unset, tmp_path):
         ("learning_rate", 1.0, "lie between 0 and 1"),
         ("gamma", 1.0, "be at least 0 and less than 1"),
         ("gae_lambda", 1.5, "be at least 0 and at most 1"),
-        ("clip", 0.0, "lie between 0 and 1"),
-        ("entropy", 2.0, "be at least 0 and at most 1"),
-        ("epochs", 0, "lie between 1 and 1000"),
+        ("clip_range", 0.0, "lie between 0 and 1"),
+        ("ent_coef", 2.0, "be at least 0 and at most 1"),
+        ("vf_coef", -0.5, "be at least 0 and at most 100"),
+        ("max_grad_norm", 0.0, "be greater than 0 and at most 1000"),
+        ("n_epochs", 0, "lie between 1 and 1000"),
         ("minibatch", 0, "lie between 1 and 1000000"),
         ("final_sharpness", 0.5, "be at least 1 and at most 1000"),
         ("target_kl", 0.0, "be greater than 0 and at most 10"),
@@ -144,6 +148,13 @@ def test_setting_out_of_range_is_one_line(command, key, value, requirement, tmp_
         assert main([*command, "--city", str(city), "--out", str(tmp_path / "out"), "--seconds", "50", *flags]) == 2
         refused(capsys, place, requirement)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("old", "new"), [("clip", "clip_range"), ("entropy", "ent_coef"), ("epochs", "n_epochs")])
+def test_old_key_of_the_city_is_told_with_its_new_name(old, new, tmp_path, capsys):
+    city = city_with(tmp_path, {old: 1})
+    assert main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING]) == 2
+    refused(capsys, f"[training] {old} is now called {new}; rename it")
 
 
 @pytest.mark.parametrize(
@@ -167,11 +178,15 @@ def test_settings_apply_to_the_street_dialect_in_a_city(tmp_path):
 
 def test_rounds_train_with_the_settings_of_the_city_and_the_flags(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Rounds, "run", lambda self: {})
-    city = city_with(tmp_path, {"gamma": 0.5, "clip": 0.1, "hidden_sizes": (8, 8)})
-    flags = ("--groups", "SA101", "--seconds", "50", "--clip", "0.3", "--out", str(tmp_path / "out"))
+    city = city_with(tmp_path, {"gamma": 0.5, "clip_range": 0.1, "hidden_sizes": (8, 8)})
+    flags = ("--groups", "SA101", "--seconds", "50", "--clip-range", "0.3", "--out", str(tmp_path / "out"))
     assert main(["rounds", "--city", str(city), *flags]) == 0, capsys.readouterr().err
     identity = json.loads((tmp_path / "out" / "rounds.json").read_text())["identity"]
-    assert (identity["--gamma"], identity["--clip"], identity["--hidden-sizes"]) == ([0.5, 0.5], [0.3, 0.3], [8, 8])
+    assert (identity["--gamma"], identity["--clip-range"], identity["--hidden-sizes"]) == (
+        [0.5, 0.5],
+        [0.3, 0.3],
+        [8, 8],
+    )
     (tmp_path / "city.toml").write_text((tmp_path / "city.toml").read_text().replace("gamma = 0.5", "gamma = 0.6"))
     assert main(["rounds", "--city", str(city), *flags, "--resume"]) == 2
     refused(capsys, "the rounds to resume had another --gamma")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import training.__main__
 from city import config
 from controller.check import main as check
 from export import training_record
@@ -36,6 +37,7 @@ from training.trainer import Trainer
 FIRST_KERNEL = "actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE"
 """The kernel of an actor's first layer, in a checkpoint of TensorFlow 2."""
 
+REWARDS = "tests.training.own_rewards"
 FORMATS = {"SA101": "tf1", "SA103": "h5", "SA107": "tf2"}
 CITY = ("--city", str(GRID / "city.toml"))
 SHORT = (
@@ -467,6 +469,36 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
     assert "SA101: " in capsys.readouterr().out
 
 
+def test_infer_models_of_several_folders_and_numbers_act_in_one_simulation(grid_models, tmp_path, monkeypatch, capsys):
+    shutil.copytree(grid_models / "SA104", tmp_path / "a" / "SA104")
+    shutil.copytree(grid_models / "SA107", tmp_path / "b" / "SA107")
+    (tmp_path / "b" / "SA107" / "1").rename(tmp_path / "b" / "SA107" / "5")
+    served = []
+    model_server = training.__main__.model_server
+    monkeypatch.setattr(
+        training.__main__, "model_server", lambda versions: served.append(dict(versions)) or model_server(versions)
+    )
+    named = ("--infer-model", f"SA_104={tmp_path / 'a'}:1", "--infer-model", f"SA107={tmp_path / 'b'}")
+    flags = ("--target-tl", "SA101", "--infer-tl", "SA102,SA104,SA107", "--infer-model-path", str(grid_models), *named)
+    assert main([*CITY, *flags, "--seconds", "50", "--episodes", "1", "--out", str(tmp_path / "out")]) == 0
+    assert served == [
+        {
+            "SA102": grid_models / "SA102" / "1",
+            "SA104": tmp_path / "a" / "SA104" / "1",
+            "SA107": tmp_path / "b" / "SA107" / "5",
+        }
+    ]
+
+
+def test_a_function_of_the_users_own_rewards_in_every_worker(tmp_path, capsys):
+    flags = ("--target-tl", "SA101", "--seconds", "100", "--episodes", "2", "--episodes-per-update", "2")
+    for out, reward, workers in (("own", f"{REWARDS}:halting", "2"), ("same", "queue", "1")):
+        assert main([*CITY, *flags, "--reward", reward, "--workers", workers, "--out", str(tmp_path / out)]) == 0
+    own, same = (states.read(state_file(tmp_path / out, 1)) for out in ("own", "same"))
+    assert own[0]["identity"]["--reward"] == f"{REWARDS}:halting"
+    assert all(np.array_equal(array, same[1][name]) for name, array in own[1].items()), "it is the reward queue"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -488,7 +520,18 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
         (("--learning-rate", "nan"), "--learning-rate nan"),
         (("--hidden-sizes", "64;64"), "--hidden-sizes '64;64' must be"),
         (("--format", "SA101=onnx"), "--format 'SA101=onnx' must be"),
-        (("--reward", "speed"), "speed"),
+        (("--reward", "speed"), "--reward 'speed' must be module:function, or one of average-speed, delay,"),
+        (("--reward", "nowhere:f"), "reward nowhere:f cannot be imported: ModuleNotFoundError"),
+        (("--reward", f"{REWARDS}:missing"), f"reward {REWARDS}:missing cannot be imported: AttributeError"),
+        (("--reward", f"{REWARDS}:TEXT"), f"reward {REWARDS}:TEXT is not a function"),
+        (("--reward", f"{REWARDS}:nothing"), "reward: nothing gave 'nothing' for"),
+        (("--infer-model", "SA104=1"), "--infer-model needs --infer-tl"),
+        (("--infer-tl", "SA104", "--infer-model", "SA101=1"), "--infer-model 'SA101=1' must be TL=NUMBER, TL=DIR"),
+        (("--infer-tl", "SA104", "--infer-model", "SA104=nowhere:7"), "there is no model in nowhere/SA104"),
+        (
+            ("--infer-tl", "SA104", "--infer-model", "SA104=1", "--server", "127.0.0.1:1"),
+            "--server and --infer-model both name the models",
+        ),
         (("--workers", "0"), "--workers 0"),
     ],
 )

@@ -12,7 +12,7 @@ class TracedOnce:
 
     def __call__(self, *arguments):
         *layout, arrays, ppo = arguments
-        key = (*layout, *(array.shape for array in arrays), ppo.clip, ppo.max_kl)
+        key = (*layout, *(array.shape for array in arrays), ppo.clip_range, ppo.max_kl, ppo.vf_coef, ppo.max_grad_norm)
         if key not in self._made:
             own = self._kind(*arguments)
             self._made[key] = own, own.state()[len(arrays) :]

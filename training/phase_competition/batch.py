@@ -85,8 +85,10 @@ def make_batch(
         "protected": service.protected.astype(np.float32),
         "permissive": service.permissive.astype(np.float32),
         "allowed": greens_allowed(own_junction, observed, service),
-        "advantage": _scaled(by_name["advantage"], by_name["spread"], by_name["episode"]),
+        "advantage": by_name["advantage"].astype(np.float32),
     }
+    if ppo.normalize_advantage:
+        decisions["advantage"] = _scaled(by_name["advantage"], by_name["spread"], by_name["episode"])
     shared = {name: array for name, array in vars(padded).items() if name in ("green_mask", "lane_mask")}
     return decisions, shared
 

@@ -30,6 +30,6 @@ def save(path: Path, arrays: Sequence[Float32s], sharpness: float, description: 
 
 
 def load(path: Path) -> list[Float32s]:
-    """The arrays to start from, of a file of `save`. Raises InputError."""
+    """The actor's arrays, then the critic's if the file holds one, of a file of `save`. Raises InputError."""
     actor, critic = phase_networks.load(path, CRITIC_SHAPES)
-    return [*(actor[name] for name in SHAPES), *(critic[name] for name in CRITIC_SHAPES)]
+    return [*(actor[name] for name in SHAPES), *(critic[name] for name in CRITIC_SHAPES if critic)]

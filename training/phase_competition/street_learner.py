@@ -27,7 +27,6 @@ class Inputs(NamedTuple):
 class StreetLearner(Learner):
     """Updates the actor's and the critic's arrays. They learn together."""
 
-    value_weight = 0.5
     specs = {  # noqa: RUF012 - never changed
         "junction": tf.TensorSpec([1, None], tf.int32),
         "lane_x": tf.TensorSpec([1, None, None, LANE_INPUTS], tf.float32),
@@ -44,7 +43,7 @@ class StreetLearner(Learner):
     def __init__(self, arrays: Sequence[Float32s], ppo: StreetPpo) -> None:
         variables = [tf.Variable(array) for array in arrays]
         self.actor, self._critic = variables[:ACTOR], variables[ACTOR:]
-        super().__init__(ppo, variables, [Adam(self.actor), Adam(self._critic)])
+        super().__init__(ppo, variables, [Adam(part, ppo.max_grad_norm) for part in (self.actor, self._critic)])
 
     def outputs(self, decisions: Tensors, shared: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         inputs, allowed = inputs_of(decisions, shared), decisions["allowed"][0]

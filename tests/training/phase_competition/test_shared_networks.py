@@ -55,16 +55,16 @@ def arrays(seed=0):
 
 
 @functools.cache
-def traced(clip, target_kl):
+def traced(**in_graph):
     """(learner, its first state): the graph of an update is traced once for all tests."""
-    own = StreetLearner(arrays(), StreetPpo(clip=clip, target_kl=target_kl))
+    own = StreetLearner(arrays(), StreetPpo(**in_graph))
     return own, own.state()
 
 
 def learner_with(**settings):
     """A learner in its first state."""
     ppo = StreetPpo(**settings)
-    own, state = traced(ppo.clip, ppo.target_kl)
+    own, state = traced(**{key: getattr(ppo, key) for key in ("clip_range", "target_kl", "vf_coef", "max_grad_norm")})
     own.restore(state)
     own.ppo = ppo
     return own
@@ -175,7 +175,7 @@ def restricted_decisions(layout, learner):
 
 def test_the_learner_sees_the_probabilities_among_the_greens_that_the_decision_was_made_among():
     small = plain_junction(3, ["Grr", "rGr", "rGG"])
-    layout, learner = StreetLayout(("A", "B"), (junction(4, 3), small)), learner_with(entropy=0.0)
+    layout, learner = StreetLayout(("A", "B"), (junction(4, 3), small)), learner_with(ent_coef=0.0)
     tl, data = restricted_decisions(layout, learner)
     assert set(tl.action[:, 0]) == {1, 2}
     assert (data[0]["allowed"] == [False, True, True, False]).all()
@@ -223,7 +223,7 @@ def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
         parts.features[:, :greens, FEATURES.index("halting")] = queues
         return x, queues
 
-    learner = learner_with(learning_rate=3e-3, minibatch=128, entropy=0.0, final_sharpness=1.0)
+    learner = learner_with(learning_rate=3e-3, minibatch=128, ent_coef=0.0, final_sharpness=1.0)
     for _ in range(12):
         parts = []
         networks = layout.networks(learner.arrays, 1.0)
@@ -252,11 +252,11 @@ def test_cloning_imitates_the_actions_of_a_batch():
 def test_a_restored_learner_continues_alike():
     data, results = one_batch(), []
     for restores in (False, True):
-        learner = learner_with(epochs=1)
+        learner = learner_with(n_epochs=1)
         learn(learner, data, np.random.default_rng(1), 0.0)
         if restores:
             state = learner.state()
-            learner = learner_with(epochs=1)
+            learner = learner_with(n_epochs=1)
             learner.restore(state)
         learn(learner, data, np.random.default_rng(2), 0.5)
         results.append(learner.arrays)
@@ -266,16 +266,24 @@ def test_a_restored_learner_continues_alike():
 
 def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_cloned():
     """Adam's first step is as large as the learning rate: the actor's steps in cloning are not the critic's."""
-    data, learner = one_batch(), learner_with(epochs=1, learning_rate=1e-3)
+    data, learner = one_batch(), learner_with(n_epochs=1, learning_rate=1e-3)
     clone(learner, *data, np.random.default_rng(0), 100)
     before = learner.arrays[-1]
     learn(learner, data, np.random.default_rng(1), 0.0)
     assert abs(learner.arrays[-1] - before) == pytest.approx(1e-3, rel=0.01)
 
 
+def test_advantages_stay_as_they_are_without_normalisation():
+    tl = transitions(200, np.random.default_rng(0), 3, 2)
+    parts = [((junction(3, 2),), (tl,))]
+    scaled, raw = (batch.make_batch(parts, StreetPpo(normalize_advantage=on))[0]["advantage"] for on in (True, False))
+    assert abs(scaled.mean()) < 1e-3 and abs(scaled.std() - 1) < 0.05 and abs(raw.std() - 1) > 0.1
+    assert np.corrcoef(scaled, raw)[0, 1] > 0.95
+
+
 def test_two_updates_give_the_weights_that_they_gave_before():
     """Sums of some arrays' absolute values: who changes them changes how a policy is trained."""
-    data, learner = one_batch(40), learner_with(epochs=6, minibatch=1024)
+    data, learner = one_batch(40), learner_with(n_epochs=6, minibatch=1024)
     learn(learner, data, np.random.default_rng(1), 0.0)
     learn(learner, data, np.random.default_rng(2), 0.5)
     sums = [np.abs(array.astype(float)).sum() for array in learner.arrays]
@@ -286,8 +294,8 @@ def test_two_updates_give_the_weights_that_they_gave_before():
 @pytest.mark.parametrize(
     "setting",
     [
-        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip": 0.001}, {"entropy": 0.5},
-        {"epochs": 2},
+        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip_range": 0.001}, {"ent_coef": 0.5},
+        {"n_epochs": 2}, {"vf_coef": 0.0}, {"max_grad_norm": 1e-3},
         {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
     ],
 )  # fmt: skip
@@ -314,7 +322,7 @@ def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
 
 def test_statistics_of_the_first_step_are_those_of_the_old_policy():
     data = decisions, _ = one_batch()
-    learner = learner_with(epochs=1)
+    learner = learner_with(n_epochs=1)
     statistics = learn(learner, data, np.random.default_rng(1), 0.0)
     assert statistics["decisions"] == len(decisions["target"]) and -np.log(3) <= statistics["entropy_loss"] < 0
     target = decisions["target"].astype(float)
