@@ -13,16 +13,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 
 from city.names import listed
 from city.printable import printable
 from controller import runbook
-from controller.events import DecisionEvent
+from controller.events import DecisionEvent, TlDecision
 from controller.pace import MAX_CATCH_UP_S, PaceState
 from controller.waiting_greens import WaitingGreens
 from protos import control_pb2 as pb
 from signals.fallback.control_mode import ControlMode
+from signals.policy import Answer
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override
@@ -32,7 +34,7 @@ MONITOR, REJECTIONS, OVERRIDES = "GreenserveMonitorAlarm", "GreenserveSumoReject
 FALLBACK, MANY_FALLBACKS = "GreenserveTLInFallback", "GreenserveManyTLsInFallback"
 SERVER, DEADLINE = "GreenserveServerDown", "GreenserveDeadlineMisses"
 CERTIFICATE, RECORD, LATE = "GreenserveCertificateExpires", "GreenserveRecordStopped", "GreenserveRunLate"
-GREEN_KEPT = "GreenserveGreenKept"
+GREEN_KEPT, UNIFORM = "GreenserveGreenKept", "GreenserveUniformAnswers"
 
 
 class AlarmKind(NamedTuple):
@@ -75,6 +77,10 @@ KINDS = {
         WARNING,
         "greenserve ctl set fixed TL; greenserve check says if the policy gives one action for all: serve another",
     ),
+    UNIFORM: AlarmKind(
+        WARNING,
+        "greenserve ctl set fixed TL, and serve another version: this one weighs no green against another",
+    ),
     REJECTIONS: AlarmKind(
         WARNING, "compare the models and the network files with what SUMO loads (greenserve check)", 300.0
     ),
@@ -95,6 +101,10 @@ MAX_OVERRIDDEN_SHARE, MAX_MISSED_SHARE, MAX_FALLBACK_SHARE = 0.5, 0.05, 0.2
 """Shares of a TL's decisions, of the decision steps, and of the TLs, as in the alerts."""
 MAX_KEPT_S = 300.0
 """Simulated time for which a policy may keep a green while vehicles halt at others."""
+MAX_UNIFORM_S = 60.0
+"""Simulated time for which a policy may score all greens alike."""
+UNIFORM_WITHIN = 1e-6
+"""Difference of the largest and the least score below which all are one."""
 MIN_DECISIONS = 10
 """Decisions of a TL in a window, for its share to count."""
 CERTIFICATE_S = 14 * 86400.0
@@ -129,6 +139,12 @@ class _Active(NamedTuple):
         listed = pb.Alarm(subjects=subjects, subject_count=len(self.subjects))
         listed.MergeFrom(self.alarm)
         return listed
+
+
+def _is_uniform(answer: Answer | Exception) -> bool:
+    """True if an answer has one score for all greens; False also if its scores are not known."""
+    scores = answer.scores if isinstance(answer, Answer) else None
+    return scores is not None and len(scores) > 1 and float(np.ptp(scores)) < UNIFORM_WITHIN
 
 
 def instructions(name: str, server: str = "") -> dict[str, str]:
@@ -177,8 +193,8 @@ class Alarms:
         self._failures: dict[str, str] = {}
         """By TL in fallback, the kind of the missing answer with which that began."""
         self._waiting_greens = WaitingGreens()
-        self._kept: dict[str, tuple[int, float]] = {}
-        """By TL whose policy keeps a green while vehicles halt at others, the green and since when."""
+        self._lasting: dict[str, dict[str, tuple[int, float]]] = {GREEN_KEPT: {}, UNIFORM: {}}
+        """By alarm and TL, what the policy keeps doing, and since when."""
         self._steps = self._missed_steps = 0
         self._certificates: Mapping[str, Mapping[str, float]] = {}
         """By source, the expiry by file."""
@@ -193,9 +209,8 @@ class Alarms:
             event.alarms,
             event.rejected,
             [command.tl for command in event.commands],
-            [(decision.tl, decision.failure, decision.mode) for decision in event.decisions],
+            event.decisions,
             [override for sent in event.sent for override in sent.overrides],
-            [(decision.tl, decision.observation, decision.phase_state.phases) for decision in event.decisions],
         )
 
     def take(
@@ -204,9 +219,8 @@ class Alarms:
         monitor_alarms: Iterable[Alarm],
         rejected: Mapping[str, str],
         commanded: Iterable[str],
-        decisions: Sequence[tuple[str, str, ControlMode]],
+        decisions: Sequence[TlDecision],
         overrides: Iterable[Override],
-        observed: Iterable[tuple[str, Iterable[float], Iterable[int]]],
     ) -> None:
         """Take the next step, of a running controller or of a record.
 
@@ -215,9 +229,8 @@ class Alarms:
             monitor_alarms: of the signals' monitors.
             rejected: by signal, SUMO's reason for rejecting a command.
             commanded: TLs whose mode an operator has set.
-            decisions: (TL, why the answer is no valid action or "", control mode after it).
+            decisions: of the step.
             overrides: in their order.
-            observed: (TL, observation, greens or phases of its signals) of the decisions, in their order.
         """
         with self._lock:
             self._now = at_s
@@ -227,12 +240,12 @@ class Alarms:
             for signal, reason in rejected.items():
                 self._occurred(REJECTIONS, signal, f"{signal}: {reason}")
             self._follow_modes(commanded, decisions)
-            failures = [failure for _, failure, _ in decisions if failure]
+            failures = [decision.failure for decision in decisions if decision.failure]
             unavailable = [failure for failure in failures if failure.startswith("Unavailable:")]
             if unavailable:
                 self._occurred(SERVER, "", unavailable[-1], len(unavailable))
             self._count(decisions, overrides)
-            self._follow_kept(decisions, observed)
+            self._follow_policies(decisions)
             if decisions:
                 self._steps += 1
                 self._missed_steps += any(failure.startswith("DeadlineExceeded:") for failure in failures)
@@ -326,13 +339,13 @@ class Alarms:
             return cause
         return MANY_FALLBACKS if name == FALLBACK and MANY_FALLBACKS in self._active else ""
 
-    def _follow_modes(self, commanded: Iterable[str], decisions: Iterable[tuple[str, str, ControlMode]]) -> None:
+    def _follow_modes(self, commanded: Iterable[str], decisions: Iterable[TlDecision]) -> None:
         before = self._active.get(FALLBACK)
         subjects = dict(before.subjects) if before else {}
         began: list[str] = []
         for tl in commanded:
             subjects.pop(tl, None)  # an operator's mode is no fallback
-        for tl, failure, mode in decisions:
+        for tl, failure, mode in ((made.tl, made.failure, made.mode) for made in decisions):
             if mode is ControlMode.FALLBACK:
                 if tl not in subjects:
                     subjects[tl] = None
@@ -346,8 +359,8 @@ class Alarms:
             many = subjects if len(subjects) > MAX_FALLBACK_SHARE * self._tls else {}
             self._holds(MANY_FALLBACKS, many, f"{len(subjects)} of {self._tls} TLs")
 
-    def _count(self, decisions: Iterable[tuple[str, str, ControlMode]], overrides: Iterable[Override]) -> None:
-        for tl, _, mode in decisions:
+    def _count(self, decisions: Iterable[TlDecision], overrides: Iterable[Override]) -> None:
+        for tl, mode in ((made.tl, made.mode) for made in decisions):
             # an override is reported each second until the state is permitted: a decision counts once, when the next
             # one is made
             override = self._newest_override.pop(tl, None)
@@ -357,23 +370,31 @@ class Alarms:
         for override in overrides:
             self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
 
-    def _follow_kept(
-        self,
-        decisions: Iterable[tuple[str, str, ControlMode]],
-        observed: Iterable[tuple[str, Iterable[float], Iterable[int]]],
-    ) -> None:
-        for (tl, _, mode), (_, observation, phases) in zip(decisions, observed, strict=True):
-            green = None
-            if mode is ControlMode.POLICY:
-                green = self._waiting_greens.green_to_leave(tl, observation, phases)
-            if green is None:
-                self._kept.pop(tl, None)
-            elif self._kept.get(tl, (-1, 0.0))[0] != green:
-                self._kept[tl] = green, self._now
-        kept = [tl for tl, (_, since_s) in self._kept.items() if self._now - since_s >= MAX_KEPT_S]
-        if kept or GREEN_KEPT in self._active:
-            text = f"{len(kept)} TLs have kept a green for {MAX_KEPT_S:g} s while vehicles halt at others"
-            self._holds(GREEN_KEPT, kept, text)
+    def _follow_policies(self, decisions: Iterable[TlDecision]) -> None:
+        for decision in decisions:
+            green = is_uniform = None
+            if decision.mode is ControlMode.POLICY:
+                phases = decision.phase_state.phases
+                green = self._waiting_greens.green_to_leave(decision.tl, decision.observation, phases)
+                is_uniform = 1 if _is_uniform(decision.answer) else None
+            self._follow(GREEN_KEPT, decision.tl, green)
+            self._follow(UNIFORM, decision.tl, is_uniform)
+        text = f"kept a green for {MAX_KEPT_S:g} s while vehicles halt at others"
+        self._hold_lasting(GREEN_KEPT, MAX_KEPT_S, text)
+        self._hold_lasting(UNIFORM, MAX_UNIFORM_S, f"given all greens one score for {MAX_UNIFORM_S:g} s")
+
+    def _follow(self, alarm_id: str, tl: str, doing: int | None) -> None:
+        """Note what a TL's policy does now; None: nothing that is an alarm if it lasts."""
+        lasting = self._lasting[alarm_id]
+        if doing is None:
+            lasting.pop(tl, None)
+        elif tl not in lasting or lasting[tl][0] != doing:
+            lasting[tl] = doing, self._now
+
+    def _hold_lasting(self, alarm_id: str, max_s: float, text: str) -> None:
+        tls = [tl for tl, (_, since_s) in self._lasting[alarm_id].items() if self._now - since_s >= max_s]
+        if tls or alarm_id in self._active:
+            self._holds(alarm_id, tls, f"{len(tls)} TLs have {text}")
 
     def _judge_window(self) -> None:
         """Begin or end the alarms of shares, and begin the next window."""

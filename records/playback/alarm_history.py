@@ -4,8 +4,11 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Sequence
 
+import numpy as np
+
 from city.network import StreetNetwork
 from controller.alarms import MAX_ENDED, Alarms, UnknownAlarm
+from controller.events import TlDecision
 from controller.recording.messages import MODE_OF
 from controller.recording.record_writer import NS
 from controller.waiting_greens import WaitingGreens
@@ -14,6 +17,8 @@ from protos import record_pb2 as record
 from protos.policy_pb2 import PolicyContract
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.observation import PhaseState
+from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
@@ -68,11 +73,10 @@ class AlarmHistory:
 
     def _take(self, recorded: RecordedStep) -> None:
         step = recorded.step
-        decisions, overrides, observed = [], [], []
+        decisions, overrides = [], []
         for tl, tl_step in recorded.tls.items():
             if tl_step.HasField("decision"):
-                decisions.append((tl, tl_step.decision.failure, MODE_OF.get(tl_step.mode, ControlMode.POLICY)))
-                observed.append((tl, tl_step.decision.observation, tl_step.decision.phases))
+                decisions.append(_decision(tl, tl_step))
             overrides += [(states.at_s, override) for states in tl_step.states for override in states.overrides]
         overrides.sort(key=lambda timed: timed[0])
         self._alarms.take(
@@ -86,8 +90,15 @@ class AlarmHistory:
                 for _, o in overrides
                 if o.reason in _REASON_OF  # another version's reason has no text
             ],
-            observed,
         )
+
+
+def _decision(tl: str, recorded: record.TlStep) -> TlDecision:
+    """A recorded decision, with what alarms look at."""
+    made, mode = recorded.decision, MODE_OF.get(recorded.mode, ControlMode.POLICY)
+    phase_state = PhaseState(tuple(made.phases), made.min_green_passed)
+    answer = Answer(np.array(made.action), scores=np.array(made.scores, np.float32))
+    return TlDecision(tl, np.array(made.observation, np.float32), phase_state, answer, made.failure, mode, mode)
 
 
 def _key(alarm: pb.Alarm) -> tuple[str, float]:

@@ -18,6 +18,7 @@ from controller.waiting_greens import WaitingGreens
 from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import PhaseState
+from signals.policy import Answer
 from signals.policy_signals import greens_of
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
@@ -192,6 +193,29 @@ def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, 
         assert decide(310 + 5 * k, others, green=k // 50 % 2) == [], "it changes"
     found = [decide(1400 + 5 * k, others, mode=FALLBACK) for k in range(100)]
     assert not any("GreenserveGreenKept" in names for names in found), "its policy has no part in it"
+
+
+@pytest.mark.parametrize(
+    ("scores", "mode", "is_alarm"),
+    [
+        ([0.25] * 4, POLICY, True),
+        ([0.25, 0.25 + 1e-7, 0.25, 0.25], POLICY, True),
+        ([0.25, 0.2501, 0.25, 0.25], POLICY, False),
+        ([1.0], POLICY, False),
+        (None, POLICY, False),
+        ([0.25] * 4, FALLBACK, False),
+    ],
+)
+def test_one_score_for_all_greens_for_a_minute_is_an_alarm(alarms, scores, mode, is_alarm):
+    def decide(at_s, scores):
+        answer = Answer(np.array([0.0]), scores=None if scores is None else np.array(scores, np.float32))
+        alarms.add(event(at_s, [decision("SA101", mode=mode)._replace(answer=answer)]))
+        return "GreenserveUniformAnswers" in ids(alarms)
+
+    assert not any(decide(5 * k, scores) for k in range(12))
+    assert decide(60, scores) == is_alarm
+    assert not decide(65, [0.1, 0.9])
+    assert not decide(70, scores), "it begins anew"
 
 
 def test_answers_after_the_deadline_in_many_steps_are_an_alarm(alarms):
