@@ -147,7 +147,7 @@ def test_without_a_guard_a_second_signal_hands_back_at_once(grid_server):
         time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)  # it waits for SUMO's answer, because dropping the connection would end the simulation
+            process.wait(1.5)  # it waits for SUMO's answer, because dropping the connection would end the simulation
         trainer.step(10)
         assert process.wait(30) == 1
         assert "without a safe transition" in process.stderr.read()

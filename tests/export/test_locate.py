@@ -32,23 +32,6 @@ def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
     assert "no checkpoint for SA105" in capsys.readouterr().err
 
 
-def test_tl_names_of_any_form_are_distinguished(checkpoints, tmp_path, capsys):
-    (tmp_path / "city.toml").write_text(
-        "".join(
-            f'[tl.{tl}]\nsignals = ["{tl}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
-            for tl in ("north", "south")
-        )
-    )
-    writers.sequential(keras3).save_weights(checkpoints / "PPO-_south_trial_1.weights.h5")
-    refuses(
-        capsys,
-        checkpoints,
-        "no checkpoint for north",
-        flags=("--city", str(tmp_path / "city.toml")),
-        tl="north",
-    )
-
-
 def test_an_actor_without_a_tl_name_is_refused_for_two_tls(checkpoints, capsys):
     writers.sequential(keras3).save_weights(checkpoints / "model_trial_3.weights.h5")
     assert export(checkpoints, tl="SA101,SA102") == 2
