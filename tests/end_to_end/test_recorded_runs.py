@@ -45,12 +45,14 @@ run_city(city, 100_000, subscribe=lambda run: [recorder(run), Reports()])
 """
 
 
-def control(*arguments, limit="unlimited"):
-    """Start a controller. `limit`: of its files, in blocks of 512 bytes."""
-    command = [sys.executable, "-m", "greenserve", "control", "--city", CITY, "--seed", "1", *map(str, arguments)]
-    # by a shell: this process has threads of gRPC, which a fork without an exec does not survive
-    limited = ["sh", "-c", f'ulimit -f {limit}; exec "$@"', "sh", *command]
-    return subprocess.Popen(limited, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+# by a shell: this process has threads of gRPC, which a fork without an exec does not survive
+WITH_SMALL_FILES = ("sh", "-c", 'ulimit -f 78; exec "$@"', "sh")
+"""Of 78 blocks of 512 bytes."""
+
+
+def control(*arguments, prefix=()):
+    command = [*prefix, sys.executable, "-m", "greenserve", "control", "--city", CITY, "--seed", "1"]
+    return subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finished(process):
@@ -89,7 +91,7 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
     record, summaries = tmp_path / "record", []
     for k, flags in enumerate(((), ("--record", record))):
         arguments = ("--policy", "max-pressure", "--end", 600, "--summary", tmp_path / f"{k}.json", *flags)
-        log = finished(control(*arguments, limit=78))
+        log = finished(control(*arguments, prefix=WITH_SMALL_FILES))
         summaries.append(log.rpartition("960 decisions")[1])
     assert summaries[0] == summaries[1] == "960 decisions"
     (error,) = [line for line in log.splitlines() if "ERROR" in line]

@@ -206,7 +206,7 @@ class TestByExample:
         for signal in grid_street.signals.values():
             states = list(dict.fromkeys(phase.state for program in signal.programs for phase in program.phases))
             greens = [state for state in states if is_green(state)]
-            for before, requested in itertools.permutations(states, 2):
+            for before, requested in itertools.product(states, repeat=2):
                 signal_safety = SignalSafety(signal, SafetyTimes(3, 5), greens)
                 signal_safety.start_from(before, 0)
                 shown = [signal_safety.permit(requested, t)[0].state for t in range(1, 40)]
