@@ -17,6 +17,8 @@ from city.network import SignalNetwork
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+# hundreds of programs that tests start would else compile the project's modules, each of them anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "examples" / "grid"

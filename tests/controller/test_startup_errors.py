@@ -158,16 +158,26 @@ def test_port_in_use_is_refused(capsys, grid_server):
             assert_refused(capsys, *parts)
 
 
-def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, tmp_path):
-    city = write_city(tmp_path, ("tl.SA108", "tl.SA999"))
-    assert main(["--city", city, "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
-    assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
-
-
-def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, tmp_path):
-    city = write_city(tmp_path, ('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]'))
-    assert main(["--city", city, "--server", "127.0.0.1:1"]) == 2
-    assert_refused(capsys, "[tl.SA101] signal Z9 is not in")
+@pytest.mark.parametrize(
+    ("change", "flags", "parts"),
+    [
+        (
+            ("tl.SA108", "tl.SA999"),
+            ("--infer-tl", "SA101,SA999"),
+            ("serves no model SA999", "greenserve export --tl SA999"),
+        ),
+        # before the server is asked
+        (
+            ('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]'),
+            ("--server", "127.0.0.1:1"),
+            ("[tl.SA101] signal Z9 is not in",),
+        ),
+    ],
+    ids=["model that is not served", "unknown signal"],
+)
+def test_city_that_does_not_fit_is_refused(capsys, grid_server, tmp_path, change, flags, parts):
+    assert main(["--city", write_city(tmp_path, change), "--server", grid_server, *flags]) == 2
+    assert_refused(capsys, *parts)
 
 
 def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):

@@ -18,7 +18,7 @@ from simulation.trips import read_trips
 from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 from tests.end_to_end.programs import controller
 
-END_S = 900
+END_S = 600
 
 
 class InProcess:
@@ -68,18 +68,21 @@ def test_served_trips_equal_those_of_in_process_actors(transport, in_process, gr
     flags = ("--server", grid_server, "--seed", "7", "--end", str(END_S), "--tripinfo", str(path))
     control(*flags, *(("--libsumo",) if transport == "libsumo" else ()))
     assert trips(path) == trips(in_process)
-    assert read_trips(path).total > 300
+    assert read_trips(path).total > 200
 
 
 @pytest.mark.parametrize(
     "options",
-    [["--step-length", "0.5"], pytest.param(["--step-length", "0.1"], marks=pytest.mark.slow), ["--begin", "97"]],
+    [
+        ["--step-length", "0.5", "--begin", "97"],
+        pytest.param(["--step-length", "0.1"], marks=pytest.mark.slow),
+    ],
 )
 def test_other_step_lengths_and_begin_times_are_controlled(options, grid_server, tmp_path):
     summary = tmp_path / "summary.json"
     control("--server", grid_server, "--end", "300", "--summary", str(summary), "--", *options)
     figures = json.loads(summary.read_text())
     assert figures["second"] == 300 and figures["missing_answers"] == 0 and figures["rejections"] == 0
-    begin = 97 if options[0] == "--begin" else 0
+    begin = 97 if "--begin" in options else 0
     # five TLs decide every 5 s, two every 8 s, one every other cycle
     assert figures["decisions"] >= 5 * (300 - begin) // 5 + 2 * ((300 - begin) // 8)

@@ -61,7 +61,18 @@ def test_signals_are_released_at_the_requested_end(grid_server):
     assert_safe(trainer.history, SIGNALS)
 
 
-def test_ctrl_c_before_control_begins_exits_at_once(grid_server):
+def in_parallel(grid_server, *cases):
+    """Run cases beside each other: each waits as long as a connection's time-out, in wall time."""
+    with ThreadPoolExecutor(len(cases)) as pool:
+        for case in [pool.submit(case, grid_server) for case in cases]:
+            case.result()
+
+
+def test_a_start_that_waits_for_sumo_is_interrupted_or_refused(grid_server):
+    in_parallel(grid_server, _interrupted_before_control_begins, _with_an_order_in_use)
+
+
+def _interrupted_before_control_begins(grid_server):
     # the second client never connects, so SUMO lets the controller wait
     with (
         sumo(2) as (port, _),
@@ -74,7 +85,8 @@ def test_ctrl_c_before_control_begins_exits_at_once(grid_server):
         assert "interrupted before any signal was touched" in process.stderr.read()
 
 
-def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
+def _with_an_order_in_use(grid_server):
+    """The other client of this order continues."""
     with sumo(2) as (port, _):
         # SUMO answers the first client once the second has connected
         with ThreadPoolExecutor(1) as pool:
@@ -90,13 +102,7 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
 
 @pytest.mark.slow
 def test_the_controller_waits_while_sumo_waits_for_another_client(grid_server):
-    """Two cases that wait longer than any timeout of the connection, run in parallel because each takes as long in wall
-    time."""
-    with ThreadPoolExecutor(2) as pool:
-        for case in [
-            pool.submit(case, grid_server) for case in (_stopped_while_another_client_computes, _stopped_as_one_of_two)
-        ]:
-            case.result()
+    in_parallel(grid_server, _stopped_while_another_client_computes, _stopped_as_one_of_two)
 
 
 def _stopped_while_another_client_computes(grid_server):
@@ -147,7 +153,7 @@ def test_without_a_guard_a_second_signal_hands_back_at_once(grid_server):
         time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)  # it waits for SUMO's answer, because dropping the connection would end the simulation
+            process.wait(1.5)  # it waits for SUMO's answer, because dropping the connection would end the simulation
         trainer.step(10)
         assert process.wait(30) == 1
         assert "without a safe transition" in process.stderr.read()

@@ -20,7 +20,7 @@ from tests.sumo_rl_cases import run_in_a_process
     [
         pytest.param("cologne1", "libsumo", True, (5, 2, 5), 1.0, 600, marks=pytest.mark.slow),
         pytest.param("cologne1", "guard", True, (5, 3, 5), 1.0, 600, marks=pytest.mark.slow),
-        ("cologne1", "traci", False, (5, 2, 5), 1.0, 300),
+        pytest.param("cologne1", "traci", False, (5, 2, 5), 1.0, 300, marks=pytest.mark.slow),
         ("cologne1", "traci", True, (5, 2, 5), 0.5, 300),
         pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, 600, marks=pytest.mark.slow),
         pytest.param("cologne8", "libsumo", False, (5, 4, 8), 1.0, 600, marks=pytest.mark.slow),

@@ -362,8 +362,8 @@ def test_delay_by_tl_does_not_depend_on_the_moment_of_the_decisions(period_s, ar
             return {"SA101": {"road": 1.0 if self._time() % period_s == 0 else 0.0}}
 
     monkeypatch.setattr(arm_simulation, "LostTime", Periodic)
-    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 1500.0)).run(arms.parse(arm)[0], Demand(1))
-    assert outcome.delay_by_tl["SA101"] * outcome.total / 1500 == pytest.approx(1 / period_s, abs=0.06)
+    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 900.0)).run(arms.parse(arm)[0], Demand(1))
+    assert outcome.delay_by_tl["SA101"] * outcome.total / 900 == pytest.approx(1 / period_s, abs=0.06)
 
 
 def test_seed_without_a_vehicle_is_left_out_and_no_difference_of_zero(monkeypatch, capsys):

@@ -8,6 +8,7 @@ from export.show import inspect_checkpoint
 from tests.export import writers
 from tests.export.exporting import exported, refuses, same
 from tests.export.writers import Tampered, X
+from tests.serving import saved_models
 from tests.serving.saved_models import edited
 
 
@@ -60,20 +61,17 @@ def test_saved_model_that_does_more_than_an_actor_is_refused_and_not_run(checkpo
 
 def save_session(folder, target, local=False):
     """A SavedModel of a TF1 session that writes a file when it is loaded; `local`: for a local variable."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+
+    def signatures():
         x = tf.compat.v1.placeholder(tf.float32, [None, 9], "x")
-        kernel = tf.compat.v1.get_variable("kernel", [9, 2])
-        action = tf.tanh(tf.matmul(x, kernel))
+        action = tf.tanh(tf.matmul(x, tf.compat.v1.get_variable("kernel", [9, 2])))
         if local:
             tf.compat.v1.get_variable("local", [1], collections=["local_variables"])
-        write = tf.io.write_file(str(target), "x")
-        session.run(kernel.initializer)
-        builder = tf.compat.v1.saved_model.Builder(str(folder))
-        signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"action": action})
-        main_op = None if local else write
-        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, main_op=main_op)
-        builder.save()
-        return write.name
+        tf.io.write_file(str(target), "x", name="write")
+        return {"serving_default": (saved_models.PREDICT, {"x": x}, {"action": action})}
+
+    main_op = lambda: None if local else tf.compat.v1.get_default_graph().get_operation_by_name("write")  # noqa: E731
+    saved_models.write(folder, signatures, main_op)
 
 
 def test_saved_model_that_writes_when_it_is_loaded_is_refused(checkpoints, tmp_path, capsys):
@@ -156,11 +154,11 @@ def test_saved_model_whose_loader_would_call_its_function_is_refused(checkpoints
 
 
 def test_local_variable_whose_initializer_writes_is_refused(checkpoints, tmp_path, capsys):
-    write = save_session(checkpoints / "SA101_trial_1", tmp_path / "target", local=True)
+    save_session(checkpoints / "SA101_trial_1", tmp_path / "target", local=True)
     with edited(checkpoints / "SA101_trial_1") as meta_graph:
         values = meta_graph.collection_def["local_variables"].bytes_list.value
         variable = variable_pb2.VariableDef.FromString(values[0])
-        variable.initializer_name = write
+        variable.initializer_name = "write"
         values[0] = variable.SerializeToString()
     refuses(capsys, checkpoints, "its graph would run WriteFile")
     assert not (tmp_path / "target").exists()

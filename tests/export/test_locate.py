@@ -32,21 +32,12 @@ def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
     assert "no checkpoint for SA105" in capsys.readouterr().err
 
 
-def test_tl_names_of_any_form_are_distinguished(checkpoints, tmp_path, capsys):
-    (tmp_path / "city.toml").write_text(
-        "".join(
-            f'[tl.{tl}]\nsignals = ["{tl}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
-            for tl in ("north", "south")
-        )
-    )
+def test_a_checkpoint_with_the_name_of_another_tl_of_the_city_is_not_taken(checkpoints, tmp_path, capsys):
+    city = tmp_path / "city.toml"
+    tl = '[tl.{0}]\nsignals = ["{0}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
+    city.write_text(tl.format("north") + tl.format("south"))
     writers.sequential(keras3).save_weights(checkpoints / "PPO-_south_trial_1.weights.h5")
-    refuses(
-        capsys,
-        checkpoints,
-        "no checkpoint for north",
-        flags=("--city", str(tmp_path / "city.toml")),
-        tl="north",
-    )
+    refuses(capsys, checkpoints, "no checkpoint for north", flags=("--city", str(city)), tl="north")
 
 
 def test_an_actor_without_a_tl_name_is_refused_for_two_tls(checkpoints, capsys):

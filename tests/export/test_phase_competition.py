@@ -94,13 +94,27 @@ def numpy_rules(junction, x):
     return service, greens_allowed(junction, observed, service)
 
 
+@functools.lru_cache(maxsize=20)
+def rules_graph(shapes, *functions):
+    """(session, placeholders, results) of the graph's two functions for a junction's parts and an observation's."""
+    with tf.Graph().as_default() as graph:
+        junction, observed = (
+            {name: tf.compat.v1.placeholder(dtype, shape) for name, dtype, shape in parts} for parts in shapes
+        )
+        service_of, greens_allowed = functions
+        service = service_of(junction, Observed(**observed))
+        results = service, greens_allowed(junction, Observed(**observed), service)
+    return tf.compat.v1.Session(graph=graph), junction | observed, results
+
+
 def graph_rules(junction, x):
-    """As an exported model computes them."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        own = {name: tf.constant(values) for name, values in vars(junction).items()}
-        observed = Observed(*map(tf.constant, Observed.of(x, junction.sizes[0])))
-        service = phase_competition_graph.service_of(own, observed)
-        service, allowed = session.run([service, phase_competition_graph.greens_allowed(own, observed, service)])
+    """As an exported model computes them: in a plain graph."""
+    parts = vars(junction), Observed.of(x, junction.sizes[0])._asdict()
+    shapes = tuple(tuple((name, array.dtype.name, array.shape) for name, array in part.items()) for part in parts)
+    functions = phase_competition_graph.service_of, phase_competition_graph.greens_allowed
+    session, placeholders, results = rules_graph(shapes, *functions)
+    values = parts[0] | parts[1]
+    service, allowed = session.run(results, {tensor: values[name] for name, tensor in placeholders.items()})
     return Service(*service), allowed
 
 

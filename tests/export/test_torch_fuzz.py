@@ -10,8 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from city.errors import InputError
-from export.actors.architectures import ArchitectureHints
 from export.checkpoints import (
     pickled_arrays,
     pickled_values,
@@ -21,10 +19,8 @@ from export.checkpoints import (
     torch_state,
     torch_tensors,
 )
-from export.checkpoints.source import ActorRequest
 
 TORCH = Path(__file__).resolve().parents[3] / "shared" / "checkpoints" / "torch"
-REQUEST = ActorRequest("SA101", None, [], None, ArchitectureHints(hidden_activation="tanh"), True, None, None)
 FILES = {
     "cleanrl_state_dict/agent.pt": torch_state,
     "cleanrl_state_dict/agent_legacy.pt": torch_state,
@@ -101,12 +97,13 @@ def test_functions_of_the_reader_cannot_be_changed_by_a_pickle():
             pickled_values.load(b"\x80\x04" + dtype + state + b"b.", pickled_arrays.REBUILDERS)
 
 
-def test_zip_of_a_zip_is_read_within_its_limits(tmp_path):
-    """A member that unpacks to a gigabyte is refused before it is unpacked."""
+def test_zip_of_a_zip_is_read_within_its_limits(tmp_path, monkeypatch):
+    """A member that unpacks to more than the limit is refused before it is unpacked."""
+    monkeypatch.setattr(stable_baselines3, "MAX_DATA_BYTES", 1 << 20)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data", b" " * (stable_baselines3.MAX_DATA_BYTES + 1))
         archive.writestr("policy.pth", b"")
     (tmp_path / "SA101.zip").write_bytes(packed.getvalue())
-    with pytest.raises(InputError, match=r"member data has .* bytes, more than any actor's"):
-        stable_baselines3.SOURCE.actor(tmp_path / "SA101.zip", REQUEST)
+    with pytest.raises(ValueError, match=r"member data has .* bytes, more than any actor's"):
+        stable_baselines3.contents(tmp_path / "SA101.zip")

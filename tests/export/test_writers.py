@@ -61,7 +61,12 @@ def test_whole_models_need_no_architecture(how, checkpoints):
     assert names == {"kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance"}
 
 
-@pytest.mark.parametrize("how", WHOLE)
+DAILY = ("keras 2 SavedModel", "keras 2 .h5", "keras 3 .keras")
+
+
+@pytest.mark.parametrize(
+    "how", [*DAILY, *(pytest.param(how, marks=pytest.mark.slow) for how in WHOLE if how not in DAILY)]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_whole_models_define_their_activations(how, checkpoints, capsys):
     keras, write = WHOLE[how]

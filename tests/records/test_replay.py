@@ -166,7 +166,7 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
 @pytest.mark.parametrize(
     ("changes", "options", "arguments"),
     [
-        ({}, ("--begin", "120"), {}),
+        ({}, ("--begin", "60"), {}),
         ({}, ("--step-length", "0.5"), {}),
         ({}, (), {"begins_s": 33}),
         ({}, (), {"over_traci": True, "disturb": set_to_red}),
@@ -191,7 +191,7 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
     ],
 )
 def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, changes, options, arguments):
-    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments, steps_a_file=10)
+    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 150, *options, **arguments, steps_a_file=10)
     run = check_files_together_and_alone(tmp_path)
     if "disturb" in arguments:
         assert any(step.step.frozen for step in run.steps()), "a released signal was set by the other client"

@@ -7,6 +7,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from serving.client.tls_files import TlsFiles
+
 
 def pair(name, authority=None, valid=datetime.timedelta(days=1)):
     """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority; `valid`: from now on."""
@@ -31,3 +33,11 @@ def pair(name, authority=None, valid=datetime.timedelta(days=1)):
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return key_pem, certificate.public_bytes(serialization.Encoding.PEM), key, certificate
+
+
+def write(folder, name, authority):
+    """Write the authority's certificate, and a certificate of this name with its key."""
+    key, certificate, *_ = pair(name, authority)
+    for file, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
+        (folder / file).write_bytes(content)
+    return TlsFiles(folder / "ca", folder / "certificate", folder / "key")

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from concurrent import futures
 
 
@@ -39,10 +38,3 @@ def repeated(call):
         finally:
             stop.set()
         caller.result()
-
-
-def until(condition):
-    limit_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit_s
-        time.sleep(0.005)

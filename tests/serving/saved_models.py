@@ -10,8 +10,9 @@ tf1 = tf.compat.v1
 PREDICT = "tensorflow/serving/predict"
 
 
-def write(folder: Path, signatures) -> None:
-    """`signatures`: function that builds name -> (method, inputs, outputs) inside the graph."""
+def write(folder: Path, signatures, main_op=lambda: None) -> None:
+    """`signatures`: function that builds name -> (method, inputs, outputs) inside the graph; `main_op`: what is run at
+    its load."""
     with tf.Graph().as_default(), tf1.Session() as session:
         builder = tf1.saved_model.Builder(str(folder))
         definitions = signatures()
@@ -24,7 +25,7 @@ def write(folder: Path, signatures) -> None:
             )
             for name, (method, inputs, outputs) in definitions.items()
         }
-        builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=signature_defs)
+        builder.add_meta_graph_and_variables(session, ["serve"], signature_defs, main_op=main_op())
         builder.save()
 
 

@@ -16,6 +16,7 @@ from serving.client.tls_files import ChangingTls, TlsFiles
 from serving.embedded.certificate_file import CertificateFile
 from serving.embedded.config import ServerConfig, ssl_from_file
 from serving.errors import Unavailable
+from tests.serving import certificates
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
 
@@ -35,18 +36,11 @@ def secured(models, ssl_file, **settings):
     return running(ServerConfig(models, port=0, poll_s=0, ssl=ssl, ssl_file=ssl_file, **settings))
 
 
-def write_client(folder, authority):
-    key, certificate, *_ = pair("client", authority)
-    for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
-        (folder / name).write_bytes(content)
-    return TlsFiles(folder / "ca", folder / "certificate", folder / "key")
-
-
 def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, tmp_path):
     first, second = pair("first"), pair("second")
     ssl_file = tmp_path / "ssl.config"
     write_server(ssl_file, first)
-    tls = ChangingTls(write_client(tmp_path, first))
+    tls = ChangingTls(certificates.write(tmp_path, "client", first))
     socket_path = tmp_path / "grpc"
     with (
         secured(grid_models, ssl_file, socket_path=socket_path) as server,
@@ -59,7 +53,7 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
         client.reconnect()
         with pytest.raises(Unavailable):
             client.predict("SA103", X, timeout_s=10)
-        write_client(tmp_path, second)
+        certificates.write(tmp_path, "client", second)
         assert tls.has_changed()
         client.reconnect()
         client.predict("SA103", X, timeout_s=10)
@@ -69,7 +63,7 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
 
 def test_key_of_another_certificate_is_refused(tmp_path):
     authority, other = pair("authority"), pair("other")
-    files = write_client(tmp_path, authority)
+    files = certificates.write(tmp_path, "client", authority)
     (tmp_path / "key").write_bytes(other[0])
     with pytest.raises(InputError, match=r"certificate and .*key: the key does not belong to the certificate"):
         files.read()
@@ -94,7 +88,7 @@ def test_certificate_that_grpc_cannot_use_is_not_reported_as_a_port_in_use(grid_
 def test_expired_certificate_is_an_error_until_a_new_one_is_there(grid_models, tmp_path):
     authority, ssl_file = pair("authority"), tmp_path / "ssl.config"
     write_server(ssl_file, authority, valid=datetime.timedelta(days=-1))
-    tls = ChangingTls(write_client(tmp_path, authority))
+    tls = ChangingTls(certificates.write(tmp_path, "client", authority))
     with (
         secured(grid_models, ssl_file) as server,
         Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
@@ -122,7 +116,7 @@ def test_invalid_new_certificates_leave_those_before(tmp_path, content, caplog):
 
 
 def test_unreadable_client_files_leave_those_before_and_are_logged_once(tmp_path, caplog):
-    tls = ChangingTls(write_client(tmp_path, pair("authority")))
+    tls = ChangingTls(certificates.write(tmp_path, "client", pair("authority")))
     before = tls.newest()
     (tmp_path / "key").write_text("half of a")
     assert not tls.has_changed() and not tls.has_changed() and tls.newest() == before

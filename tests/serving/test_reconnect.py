@@ -14,7 +14,7 @@ from serving.embedded.config import ServerConfig
 from serving.errors import DeadlineExceeded, Unavailable
 from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import running
-from tests.serving.gates import until
+from tests.waiting import wait_until
 
 X = np.zeros(17, np.float32)
 
@@ -51,7 +51,7 @@ def test_reconnect_connects_before_the_next_call(proxy):
         client.predict("SA103", X)
         before = len(proxy.connections)
         client.reconnect()
-        until(lambda: len(proxy.connections) > before)
+        wait_until(lambda: len(proxy.connections) > before)
 
 
 def test_reconnect_without_a_server_is_unavailable(tmp_path, caplog):

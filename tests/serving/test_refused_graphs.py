@@ -22,18 +22,13 @@ tf1 = tf.compat.v1
 
 def write(folder, network, main_op=lambda path: None, path=""):
     """A SavedModel of TensorFlow 1; `network`: its output, `main_op`: what is run at its load."""
-    with tf.Graph().as_default(), tf1.Session() as session:
+
+    def signatures():
         x = tf1.placeholder(tf.float32, [None, 4], "x")
         weights = tf1.get_variable("w", [4, 2], use_resource=True)
-        y = network(x, weights, path)
-        session.run(tf1.global_variables_initializer())
-        info = tf1.saved_model.build_tensor_info
-        signature = tf1.saved_model.build_signature_def({"x": info(x)}, {"y": info(y)}, "tensorflow/serving/predict")
-        builder = tf1.saved_model.Builder(str(folder))
-        builder.add_meta_graph_and_variables(
-            session, ["serve"], signature_def_map={"serving_default": signature}, main_op=main_op(path)
-        )
-        builder.save()
+        return {"serving_default": (saved_models.PREDICT, {"x": x}, {"y": network(x, weights, path)})}
+
+    saved_models.write(folder, signatures, lambda: main_op(path))
 
 
 def save(folder, network):
@@ -196,7 +191,7 @@ def test_graph_that_calls_make_too_large_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "name"), [("MAX_GRAPH_BYTES", "saved_model.pb"), ("MAX_MODEL_BYTES", "m")])
-def test_large_model_is_refused_before_it_is_read(tmp_path, monkeypatch, limit, name):
+def test_large_model_is_refused_before_it_is_read(tmp_path, limit, name):
     write(tmp_path / "m", actor)
     file = tmp_path / "m" / ("saved_model.pb" if name != "m" else "variables/variables.data-00000-of-00001")
     with file.open("r+b") as sparse:

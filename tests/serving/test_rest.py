@@ -19,8 +19,8 @@ from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest import json_request, json_response
 from tests.serving import http_calls, saved_models
 from tests.serving.conftest import non_policy_config, running
-from tests.serving.gates import until
 from tests.serving.http_calls import send
+from tests.waiting import wait_until
 
 DTYPES = "/v1/models/dtypes:predict"
 
@@ -307,7 +307,9 @@ def test_client_that_goes_in_the_middle_of_its_body_is_counted_and_not_logged(no
     with running(non_policy_config(non_policy_models)) as server:
         with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
             connection.sendall(post(b"{", 9))
-        until(lambda: 'request_count{model_name="dtypes",status="CANCELLED"} 1.0' in server.metrics.text().decode())
+        wait_until(
+            lambda: 'request_count{model_name="dtypes",status="CANCELLED"} 1.0' in server.metrics.text().decode()
+        )
     assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 

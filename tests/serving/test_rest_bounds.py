@@ -21,8 +21,9 @@ from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.status import StatusError
 from tests.end_to_end.programs import free_port, program
 from tests.serving.conftest import running
-from tests.serving.gates import Gate, until
+from tests.serving.gates import Gate
 from tests.serving.http_calls import call, connected, send
+from tests.waiting import wait_until
 
 PREDICT = "/v1/models/SA103:predict"
 ROW = json.dumps({"instances": [[0.0] * 17]}).encode()
@@ -56,14 +57,14 @@ def test_bodies_beyond_the_bytes_in_flight_are_answered_503(server, monkeypatch)
         connections = [stack.enter_context(connected(server.rest_port)) for _ in range(request_body.BODIES_IN_FLIGHT)]
         for connection in connections:
             connection.request("POST", PREDICT, ROW.ljust(1000))
-        until(lambda: budget._used == 1000 * len(connections))
+        wait_until(lambda: budget._used == 1000 * len(connections))
         with connected(server.rest_port) as beyond:
             beyond.request("POST", PREDICT, ROW)
             response = beyond.getresponse()
             assert response.status == 503 and "try again later" in json.loads(response.read())["error"]
         parser.go.set()
         assert {connection.getresponse().status for connection in connections} == {200}
-    until(lambda: budget._used == 0)
+    wait_until(lambda: budget._used == 0)
 
 
 def test_request_that_waits_is_not_begun_when_its_client_has_gone(server, monkeypatch):
@@ -72,12 +73,12 @@ def test_request_that_waits_is_not_begun_when_its_client_has_gone(server, monkey
         first.request("POST", PREDICT, ROW)
         assert parser.began.wait(20)
         second.request("POST", PREDICT, ROW)
-        until(lambda: server._rest._budget._used == 2 * len(ROW))
+        wait_until(lambda: server._rest._budget._used == 2 * len(ROW))
         second.close()
-        until(lambda: 'status="CANCELLED"} 1.0' in server.metrics.text().decode())
+        wait_until(lambda: 'status="CANCELLED"} 1.0' in server.metrics.text().decode())
         parser.go.set()
         assert first.getresponse().status == 200
-    until(lambda: server._rest._budget._used == 0)
+    wait_until(lambda: server._rest._budget._used == 0)
     assert parser.count == 1
 
 
@@ -95,9 +96,9 @@ def test_work_of_a_request_stops_when_its_client_does_not_wait(grid_models, monk
             assert client.getresponse().status == 504
         else:
             client.close()
-            until(lambda: 'status="CANCELLED"} 1.0' in server.metrics.text().decode())
+            wait_until(lambda: 'status="CANCELLED"} 1.0' in server.metrics.text().decode())
         parser.go.set()
-        until(lambda: parser.stopped == 1 and server._rest._budget._used == 0)
+        wait_until(lambda: parser.stopped == 1 and server._rest._budget._used == 0)
 
 
 def test_parsed_body_of_an_invalid_request_is_freed_with_its_answer(server, monkeypatch):
@@ -115,7 +116,7 @@ def test_parsed_body_of_an_invalid_request_is_freed_with_its_answer(server, monk
     gc.disable()
     try:
         assert call(server.rest_port, "POST", PREDICT, {})[0] == 400
-        until(lambda: documents[0]() is None)
+        wait_until(lambda: documents[0]() is None)
     finally:
         gc.enable()
 

@@ -21,8 +21,9 @@ from serving.embedded.rest.server import RestServer
 from serving.embedded.server import Server
 from tests.end_to_end.programs import free_port
 from tests.serving.conftest import running
-from tests.serving.gates import Gate, until
+from tests.serving.gates import Gate
 from tests.serving.http_calls import call, connected
+from tests.waiting import wait_until
 
 STATUS = "/v1/models/SA103"
 OPEN_FILES = 200
@@ -123,7 +124,7 @@ def test_connections_wait_while_no_file_can_be_opened_with_one_line_in_the_log(m
     with limited_server(models) as (pid, grpc_port, rest_port, log):
         with contextlib.ExitStack() as stack:
             opened(stack, grpc_port)
-            until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == OPEN_FILES)
+            wait_until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == OPEN_FILES)
             with pytest.raises(TimeoutError), connected(rest_port, timeout_s=1) as connection:
                 connection.request("GET", STATUS)
                 connection.getresponse()

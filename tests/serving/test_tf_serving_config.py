@@ -29,6 +29,7 @@ from serving.tf_serving.__main__ import main
 from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions, with_previous_versions
 from tests.conftest import GRID, ROOT
 from tests.error_lines import assert_refused
+from tests.serving import certificates
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
 
@@ -258,14 +259,11 @@ def test_server_of_other_files_is_left_alone(write, capsys, out):
     assert f"{out} has no models.config" in capsys.readouterr().err and not out.exists()
 
 
-def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(published, tmp_path, monkeypatch):
+def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(published, tmp_path):
     authority = pair("authority")
-    key, certificate, *_ = pair("client", authority)
-    for name, content in (("ca", authority[1]), ("client", certificate), ("key", key)):
-        (tmp_path / name).write_bytes(content)
+    certificates.write(tmp_path, "client", authority)
     (tmp_path / "city.toml").write_text(
-        f'[serving]\ntls_ca = "{tmp_path / "ca"}"\ntls_certificate = "{tmp_path / "client"}"\n'
-        f'tls_key = "{tmp_path / "key"}"\ntls_server_name = "localhost"\n'
+        '[serving]\ntls_ca = "ca"\ntls_certificate = "certificate"\ntls_key = "key"\ntls_server_name = "localhost"\n'
     )
     flags, settings = published
     server_key, server_certificate, *_ = pair("server", authority)

@@ -18,10 +18,10 @@ from controller.operator.control_messages import METHODS, SERVICE
 from controller.policies.served_contracts import ComparedContracts
 from protos import control_pb2 as pb
 from serving.client import Tls
-from serving.client.tls_files import TlsFiles
 from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
+from tests.serving import certificates as certificate_files
 from tests.serving.certificates import pair
 
 
@@ -303,22 +303,16 @@ def frozen():
     gc.unfreeze()
 
 
-def write_certificates(folder, authority):
-    key, certificate, *_ = pair("controller", authority)
-    for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
-        (folder / name).write_bytes(content)
-
-
 @pytest.fixture
 def certificates(tmp_path):
     """(files of the server, certificates of a client `operator-7`, those of a client of another authority)."""
     authority, other = pair("authority"), pair("other")
-    write_certificates(tmp_path, authority)
+    files = certificate_files.write(tmp_path, "controller", authority)
     clients = [
         Tls(authority[1], certificate=signed[1], key=signed[0])
         for signed in (pair("operator-7", authority), pair("operator-7", other))
     ]
-    return TlsFiles(tmp_path / "ca", tmp_path / "certificate", tmp_path / "key"), *clients
+    return files, *clients
 
 
 def test_the_client_certificates_name_is_the_author(certificates):
@@ -337,7 +331,7 @@ def test_replaced_certificates_are_used_without_a_restart(certificates, tmp_path
     with operated.applying(), operated.served(files) as address:
         with ControlClient(address, known) as client:
             client.call("Pause", pb.PauseRequest())
-        write_certificates(tmp_path, authority)
+        certificate_files.write(tmp_path, "controller", authority)
         with ControlClient(address, Tls(authority[1], certificate=client_certificate, key=client_key)) as client:
             client.call("Resume", pb.ResumeRequest())
     assert [command.author for command in operated.state.commands()] == ["operator-7", "operator-8"]

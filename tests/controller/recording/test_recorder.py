@@ -31,7 +31,7 @@ from records.replay import Replay
 from signals.policy import Answer
 from tests.controller.decision_events import Events
 from tests.records.replayed_city import read, run_city
-from tests.serving.gates import until
+from tests.waiting import wait_until
 
 NOON_NS = 1_790_006_400 * NS
 """2026-09-21 16:00:00 UTC, a full hour."""
@@ -82,7 +82,7 @@ def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, waits=Fa
     for k, event in enumerate(events):
         recorder.add(event)
         if waits:
-            until(lambda k=k: value(metrics.steps) == k + 1)
+            wait_until(lambda k=k: value(metrics.steps) == k + 1)
     recorder.close()
     return sorted(folder.path.glob("*.mcap")) if folder.path.is_dir() else []
 
@@ -208,7 +208,7 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
     for k, event in enumerate(events):
         for recorder in recorders:
             recorder.add(event)
-        until(lambda k=k: all(value(each.steps) == k + 1 for each in all_metrics))
+        wait_until(lambda k=k: all(value(each.steps) == k + 1 for each in all_metrics))
     for recorder in recorders:
         recorder.close()
     files = [read(path) for path in sorted(tmp_path.iterdir())]
@@ -260,7 +260,7 @@ def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, 
     with caplog.at_level(logging.INFO, "controller"):
         for event in controlled.events:
             recorder.add(event)
-        until(lambda: value(metrics.stopped) == 1)
+        wait_until(lambda: value(metrics.stopped) == 1)
         recorder.add(controlled.events[0])
         recorder.close()
     error = the_warning(caplog)
@@ -292,14 +292,18 @@ class SlowDisk(RecordFolder):
         return stream.write(data)
 
 
+@pytest.fixture
+def slow(controlled, metrics, tmp_path, flushed_each_step):
+    """(a slow disk, its recorder)."""
+    disk = SlowDisk(tmp_path)
+    return disk, Recorder(disk, controlled.run, metrics)
+
+
 @pytest.mark.parametrize("limit", ["MAX_QUEUED_STEPS", "MAX_QUEUED_BYTES"])
-def test_slow_disk_makes_a_hole_and_delays_nothing(
-    controlled, metrics, tmp_path, caplog, monkeypatch, limit, flushed_each_step
-):
+def test_slow_disk_makes_a_hole_and_delays_nothing(controlled, metrics, tmp_path, caplog, monkeypatch, limit, slow):
     size = 5 if limit == "MAX_QUEUED_STEPS" else 5 * recording._memory(controlled.events[1])
     monkeypatch.setattr(recording, limit, size)
-    disk = SlowDisk(tmp_path)
-    recorder = Recorder(disk, controlled.run, metrics)
+    disk, recorder = slow
     recorder.add(controlled.events[0])
     assert disk.is_blocked.wait(20)
     begin_s = time.monotonic()
@@ -307,10 +311,10 @@ def test_slow_disk_makes_a_hole_and_delays_nothing(
         recorder.add(event)
     assert time.monotonic() - begin_s < 1
     disk.go_on.set()
-    until(lambda: value(metrics.steps) == 20 - value(metrics.dropped_steps))
+    wait_until(lambda: value(metrics.steps) == 20 - value(metrics.dropped_steps))
     for event in controlled.events[20:25]:
         recorder.add(event)
-        until(lambda number=event.number: value(metrics.steps) == number + 1 - value(metrics.dropped_steps))
+        wait_until(lambda number=event.number: value(metrics.steps) == number + 1 - value(metrics.dropped_steps))
     recorder.close()
     (path,) = tmp_path.iterdir()
     _, steps, missing = read(path)
@@ -326,10 +330,9 @@ def test_slow_disk_makes_a_hole_and_delays_nothing(
     )
 
 
-def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, caplog, flushed_each_step):
+def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, caplog, slow):
     caplog.set_level(logging.INFO, "controller")
-    disk = SlowDisk(tmp_path)
-    recorder = Recorder(disk, controlled.run, metrics)
+    disk, recorder = slow
     events = [replace(event, number=k) for k, event in enumerate(controlled.events)]
     recorder.add(events[0])
     assert disk.is_blocked.wait(20)
@@ -356,12 +359,9 @@ def test_name_of_a_new_file_and_its_content_are_on_the_disk(controlled, metrics,
     assert synced == [tmp_path, path]
 
 
-def test_end_of_a_run_does_not_wait_for_a_hanging_disk(
-    controlled, metrics, tmp_path, caplog, monkeypatch, flushed_each_step
-):
+def test_end_of_a_run_does_not_wait_for_a_hanging_disk(controlled, metrics, tmp_path, caplog, monkeypatch, slow):
     monkeypatch.setattr(recording, "CLOSE_TIMEOUT_S", 0.2)
-    disk = SlowDisk(tmp_path)
-    recorder = Recorder(disk, controlled.run, metrics)
+    disk, recorder = slow
     for event in controlled.events[:10]:
         recorder.add(event)
     assert disk.is_blocked.wait(20)
@@ -379,13 +379,13 @@ def test_folder_or_file_that_vanishes_ends_the_record(controlled, metrics, tmp_p
     folder.mkdir()
     recorder = Recorder(RecordFolder(folder, 20 * GB), controlled.run, metrics)
     recorder.add(controlled.events[0])
-    until(lambda: value(metrics.steps) == 1)
+    wait_until(lambda: value(metrics.steps) == 1)
     if what == "folder":
         shutil.rmtree(folder)
     else:
         next(folder.iterdir()).unlink()
     recorder.add(controlled.events[1])
-    until(lambda: value(metrics.stopped) == 1)
+    wait_until(lambda: value(metrics.stopped) == 1)
     recorder.close()
     assert "the file has been deleted while it was written" in the_warning(caplog)
 
@@ -397,7 +397,7 @@ def test_step_that_cannot_be_encoded_ends_the_record(
     broken = replace(event, decisions=(event.decisions[0]._replace(tl="SA999"),))
     for each in (controlled.events[0], broken, *controlled.events[2:]):
         recorder.add(each)
-    until(lambda: value(metrics.stopped) == 1)
+    wait_until(lambda: value(metrics.stopped) == 1)
     recorder.close()
     assert "KeyError: 'SA999'" in the_warning(caplog)
     assert [each.step.number for each in read(next(tmp_path.iterdir()))[1]] == [0]

@@ -93,9 +93,7 @@ def made(period):
     return own.events
 
 
-@given(periods())
-def test_every_begin_has_its_end_and_every_end_its_begin(period):
-    events = made(period)
+def every_begin_has_its_end_and_every_end_its_begin(period, events):
     for begin, end in PAIRS.items():
         for parameter in {event.parameter for event in events}:
             codes = [event.code for event in events if event.code in (begin, end) and event.parameter == parameter]
@@ -104,24 +102,20 @@ def test_every_begin_has_its_end_and_every_end_its_begin(period):
             assert whole == [begin, end] * (len(whole) // 2) + [begin] * (len(whole) % 2), (begin, parameter)
 
 
-@given(periods())
-def test_dont_walk_follows_a_change_interval(period):
-    codes = [event.code for event in made(period) if event.code in (21, 22, 23)]
+def dont_walk_follows_a_change_interval(period, events):
+    codes = [event.code for event in events if event.code in (21, 22, 23)]
     assert all(before == 22 for before, code in pairwise(codes) if code == 23)
     assert codes[:1] != [23] or period.begin_s > 0
 
 
-@given(periods())
-def test_events_are_in_order_and_inside_the_period(period):
-    events = made(period)
+def events_are_in_order_and_inside_the_period(period, events):
     assert list(events) == sorted(events)
     assert all(period.begin_s * 1000 <= event.time_ms < period.end_s * 1000 for event in events)
     assert all(0 <= event.parameter <= 255 for event in events)
 
 
-@given(periods())
-def test_greens_yellows_and_terminations_are_as_many_as_shown(period):
-    count = Counter((event.code, event.parameter) for event in made(period))
+def greens_yellows_and_terminations_are_as_many_as_shown(period, events):
+    count = Counter((event.code, event.parameter) for event in events)
     (signal,) = period.signals
     for phase in PHASES.phases:
         greens = [any(shown.state[link] in "gG" for link in phase.links) for shown in signal.states]
@@ -135,10 +129,19 @@ def test_greens_yellows_and_terminations_are_as_many_as_shown(period):
         assert runs_actuated or count[Code.PHASE_GAP_OUT, phase.number] <= len(stated)
 
 
-@given(periods())
-def test_cutting_a_period_in_two_loses_and_invents_nothing(period):
+def cutting_a_period_in_two_loses_and_invents_nothing(period, events):
     middle_s = (period.begin_s + period.end_s) / 2
-    assert made(replace(period, end_s=middle_s)) + made(replace(period, begin_s=middle_s)) == made(period)
+    assert made(replace(period, end_s=middle_s)) + made(replace(period, begin_s=middle_s)) == events
+
+
+@given(periods())
+def test_events_of_any_period_keep_every_rule(period):
+    events = made(period)
+    every_begin_has_its_end_and_every_end_its_begin(period, events)
+    dont_walk_follows_a_change_interval(period, events)
+    events_are_in_order_and_inside_the_period(period, events)
+    greens_yellows_and_terminations_are_as_many_as_shown(period, events)
+    cutting_a_period_in_two_loses_and_invents_nothing(period, events)
 
 
 CYCLE = [(0, "GGrrr"), (30, "yyrrr"), (33, "rrrrr"), (35, "rrGGr"), (65, "rryrr"), (68, "GGrrr")]

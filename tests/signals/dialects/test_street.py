@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from city import config
@@ -209,6 +209,7 @@ def test_observation_is_one_hot_min_green_times_of_greens_and_lane_features(buil
     assert features[0, FEATURES.index("longest_wait")] == 33
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), vehicles=st.integers(1, 300))
 def test_batch_of_many_tls_equals_each_alone(seed, vehicles, grid):
     rng = np.random.default_rng(seed)

@@ -356,6 +356,12 @@ MAX_RED_AND_SERVICE_S = 60 + 3 * (5 + 3 + 1)
 """Max red, and for each of two phases and the one that is shown a min green, a yellow and an all-red."""
 
 
+@pytest.fixture
+def monitor(crossing):
+    """A monitor with a max red."""
+    return SignalMonitor(crossing, MAX_RED, GREENS)
+
+
 def first_alarm_s(monitor, state, begin_s):
     """Seconds of `state` after which max red is reported."""
     for t in range(begin_s, begin_s + 1000):
@@ -377,8 +383,7 @@ def test_max_red_does_not_apply_without_a_limit_or_a_phase(crossing):
     assert first_alarm_s(SignalMonitor(crossing, MAX_RED, ["GgGr"]), "GgGr", 0) is None
 
 
-def test_max_red_applies_to_links_with_permissive_green(crossing):
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+def test_max_red_applies_to_links_with_permissive_green(monitor):
     messages = [alarm.message for t in range(100) for alarm in monitor.check_shown("rrrG", t, t + 1)]
     assert messages == [f"link {i} has been red for 88 s" for i in range(3)]
 
@@ -396,8 +401,7 @@ def test_max_red_applies_to_links_with_permissive_green(crossing):
         (200, {1000: "GgGrr", 1010: "GgGr"}, "GgGr"),
     ],
 )
-def test_red_of_the_program_does_not_count(crossing, controlled_s, program, state):
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+def test_red_of_the_program_does_not_count(monitor, controlled_s, program, state):
     for t in range(controlled_s):
         monitor.check_shown("GgGr", t, t + 1)
     for t, shown in program.items():
@@ -405,16 +409,14 @@ def test_red_of_the_program_does_not_count(crossing, controlled_s, program, stat
     assert first_alarm_s(monitor, state, 2000) == MAX_RED_AND_SERVICE_S + 1
 
 
-def test_red_of_the_program_does_not_count_beside_a_link_that_waits(crossing):
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+def test_red_of_the_program_does_not_count_beside_a_link_that_waits(monitor):
     monitor.check_shown("GgGr", 0, 50)
     monitor.follow_program("rrrr", 50)
     messages = [alarm.message for t in range(150, 200) for alarm in monitor.check_shown("rrrr", t, t + 1)]
     assert messages == ["link 3 has been red for 88 s"]
 
 
-def test_state_of_another_length_ends_waiting(crossing):
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+def test_state_of_another_length_ends_waiting(monitor):
     assert monitor.check_shown("GgGr", 0, 50) == []
     monitor.follow_program("GgGr", 50)
     for begin_s, end_s, state in ((60, 61, "GgGr"), (61, 64, "yyyr"), (64, 65, "rrrr")):
@@ -423,8 +425,7 @@ def test_state_of_another_length_ends_waiting(crossing):
     assert first_alarm_s(monitor, "rrrr", 66) == MAX_RED_AND_SERVICE_S + 1
 
 
-def test_link_is_reported_again_after_a_state_of_another_length(crossing):
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+def test_link_is_reported_again_after_a_state_of_another_length(monitor):
     assert first_alarm_s(monitor, "GgGr", 0) is not None
     monitor.check_shown("G", 1000, 1001)
     assert first_alarm_s(monitor, "GgGr", 1001) == MAX_RED_AND_SERVICE_S + 1

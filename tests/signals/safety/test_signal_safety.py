@@ -204,9 +204,9 @@ class TestByExample:
 
     def test_transitions_show_no_pair_of_greens_that_no_phase_shows(self, grid_street):
         for signal in grid_street.signals.values():
-            states = [phase.state for program in signal.programs for phase in program.phases]
+            states = list(dict.fromkeys(phase.state for program in signal.programs for phase in program.phases))
             greens = [state for state in states if is_green(state)]
-            for before, requested in itertools.permutations(states, 2):
+            for before, requested in itertools.product(states, repeat=2):
                 signal_safety = SignalSafety(signal, SafetyTimes(3, 5), greens)
                 signal_safety.start_from(before, 0)
                 shown = [signal_safety.permit(requested, t)[0].state for t in range(1, 40)]
