@@ -47,12 +47,6 @@ class Episodes:
             server = task.server or self._stack.enter_context(model_server(versions))
             self._tls = TargetTls(replace(task, server=server))
             warn_if_moments_differ(self._tls.contracts)
-        except ImportError as error:
-            self._finalizer()
-            raise InputError(
-                f"infer_tls without server need an embedded one ({error}): pip install 'greenserve[serving]', or pass "
-                "server"
-            ) from None
         except BaseException:
             self._finalizer()
             raise
