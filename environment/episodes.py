@@ -7,6 +7,7 @@ there, and ends at the next moment at which a target TL decides, or at the end o
 import contextlib
 import numbers
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,7 +27,9 @@ from environment.options import DEFAULTS, Options, select, warn_if_moments_diffe
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
 from signals.observation import Observation
+from simulation.demand import SimulatedDemand
 from simulation.model_server import model_server
+from simulation.street_simulation import LIBSUMO, TRACI
 from simulation.target_tls import TargetSimulation, TargetTls
 
 Info = dict[str, Any]
@@ -95,23 +98,32 @@ class Episodes:
         with self._ends_if_it_fails():
             folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
             tripinfo = Path(self._options["tripinfo"]).resolve() if self._options["tripinfo"] is not None else None
-            try:
-                self._simulation = self._running.enter_context(
-                    self._tls.simulation(
-                        demand_of(self._options["demand"], self._seed, self._episode),
-                        tripinfo,
-                        folder=folder,
-                        transport=self._options["transport"],
-                    )
-                )
-            except SimulationRunning as error:
-                raise InputError(
-                    f'{error}: close the other environment, pass transport="traci" for a SUMO program of its own, or '
-                    "run each environment in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
-                ) from None
+            demand = demand_of(self._options["demand"], self._seed, self._episode)
+            self._simulation = self._started(demand, tripinfo, folder)
             self._begun = set()
             self.observations = {tl: np.zeros(len(names), np.float32) for tl, names in self.feature_names.items()}
             self._read(self._simulation)
+
+    def _started(self, demand: SimulatedDemand, tripinfo: Path | None, folder: Path) -> TargetSimulation:
+        """Start SUMO: without a transport in the options, over libsumo, and over TraCI once libsumo is in use."""
+        transport = self._options["transport"]
+        try:
+            simulation = self._tls.simulation(demand, tripinfo, folder=folder, transport=transport or LIBSUMO)
+            return self._running.enter_context(simulation)
+        except SimulationRunning as error:
+            if transport is not None:
+                raise InputError(
+                    f'{error}: close the other environment, leave transport="{transport}" out, or run each environment '
+                    "in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
+                ) from None
+        self._options["transport"] = TRACI
+        warnings.warn(
+            "libsumo is in use in this process: this environment runs SUMO as a program of its own, which takes more "
+            'time (transport="traci" says so; SubprocVecEnv and AsyncVectorEnv have libsumo in each process)',
+            stacklevel=4,
+        )
+        simulation = self._tls.simulation(demand, tripinfo, folder=folder, transport=TRACI)
+        return self._running.enter_context(simulation)
 
     def step(self, actions: Mapping[str, Any]) -> None:
         """Apply actions, and simulate to the next decision of a target TL, or to the end.

@@ -19,7 +19,7 @@ from signals.dialects.street import DIALECT as STREET
 from simulation import model_files, rewards
 from simulation.model_files import Versions
 from simulation.rewards import Reward
-from simulation.street_simulation import LIBSUMO, TRANSPORTS, street_with_demand
+from simulation.street_simulation import TRANSPORTS, street_with_demand
 from simulation.target_tls import TargetTask, select_tls
 
 RENDER_MODES = ("rgb_array",)
@@ -46,8 +46,8 @@ class Keywords(TypedDict, total=False):
     """Simulated time of an episode (default: until the sumocfg's end)."""
     tripinfo: str | Path | None
     """File of the trips of the last episode."""
-    transport: str
-    """`libsumo`, one simulation a process, or `traci`, a SUMO program for each."""
+    transport: str | None
+    """`libsumo`, one simulation a process, or `traci`, a SUMO program for each (default: `libsumo` if it is free)."""
     render_mode: str | None
     """`rgb_array` for pictures of the street."""
 
@@ -62,7 +62,7 @@ class Options(Keywords, total=False):
 
 DEFAULTS = Options(
     city="city.toml", target_tls=None, infer_tls=(), server=None, infer_model_number=None, infer_model_path=None,
-    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, transport=LIBSUMO, render_mode=None,
+    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, transport=None, render_mode=None,
 )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _moments(contract: pb.PolicyContract) -> object:
 
 def _check_values(options: Options) -> None:
     values: Mapping[str, object] = options
-    of_names = {"floors": (None, *FLOORS), "transport": TRANSPORTS, "render_mode": (None, *RENDER_MODES)}
+    of_names = {"floors": (None, *FLOORS), "transport": (None, *TRANSPORTS), "render_mode": (None, *RENDER_MODES)}
     for name, choices in of_names.items():
         value = values[name]
         if not isinstance(value, str | NoneType) or value not in choices:

@@ -99,7 +99,7 @@ def main(parent: int) -> int:
 
     Prints the port, or one line with the error.
     """
-    versions = json.loads(sys.stdin.buffer.raw.readline())
+    versions = json.loads(sys.stdin.buffer.readline())
     # before the slow import, so that a parent that ends during it leaves nothing behind
     threading.Thread(target=_end_with_parent, args=(parent,), name="parent", daemon=True).start()
     return program.run(lambda: _serve(versions), takes_signals=False, errors=sys.stdout)

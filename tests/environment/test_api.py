@@ -47,8 +47,47 @@ def test_pettingzoos_turn_by_turn_interface_works(parallel):
 
 
 def test_pettingzoos_seed_test_passes_with_two_environments_at_once():
-    # over libsumo the second one is refused
-    parallel_seed_test(lambda: greenserve.parallel_env(CITY, ["SA101", "SA103"], seconds=60, transport="traci"), 20)
+    with pytest.warns(UserWarning, match="libsumo is in use in this process"):
+        parallel_seed_test(lambda: greenserve.parallel_env(CITY, ["SA101", "SA103"]), 60)
+
+
+def test_second_environment_of_a_process_runs_beside_the_first(parallel):
+    environments = [parallel(["SA101"], seconds=60, demand="city") for _ in range(3)]
+    with pytest.warns(UserWarning, match="libsumo is in use in this process") as warned:
+        starts = [env.reset(seed=1)[0]["SA101"] for env in environments]
+        for _ in range(12):
+            steps = [env.step({"SA101": 1}) for env in environments]
+        again = [env.reset(seed=1)[0]["SA101"] for env in environments]
+    assert all(np.array_equal(starts[0], other) for other in (*starts, *again))
+    assert len({float(rewards["SA101"]) for _, rewards, *_ in steps}) == 1 and steps[0][1]["SA101"] < 0
+    assert [w.filename for w in warned] == [__file__] * 2, "one line for each that runs over TraCI, at the user's line"
+
+
+def test_environment_evaluates_beside_its_training():
+    sb3 = pytest.importorskip("stable_baselines3", reason=NO_SB3)
+    callbacks = pytest.importorskip("stable_baselines3.common.callbacks", reason=NO_SB3)
+    make_vec_env = pytest.importorskip("stable_baselines3.common.env_util", reason=NO_SB3).make_vec_env
+    warnings.filterwarnings("ignore", "libsumo is in use")
+    envs = make_vec_env(lambda: greenserve.env(CITY, "SA101", seconds=60), n_envs=2)
+    with (
+        contextlib.closing(envs),
+        contextlib.closing(make_vec_env(lambda: greenserve.env(CITY, "SA101", seconds=60))) as evaluated,
+    ):
+        callback = callbacks.EvalCallback(evaluated, n_eval_episodes=1, eval_freq=16, verbose=0)
+        sb3.PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1, device="cpu").learn(64, callback)
+        assert len(callback.evaluations_results or [callback.last_mean_reward]) and np.isfinite(
+            callback.last_mean_reward
+        )
+
+
+def test_gymnasiums_synchronous_vectorisation_runs():
+    warnings.filterwarnings("ignore", "libsumo is in use")
+    makes = [lambda: greenserve.env(CITY, "SA101", seconds=60, demand="city")] * 2
+    with contextlib.closing(gymnasium.vector.SyncVectorEnv(makes)) as envs:
+        envs.reset(seed=[1, 1])
+        for action in (0, 1, 2):
+            observations, rewards, *_ = envs.step(np.array([action, action]))
+        assert np.array_equal(*observations) and rewards[0] == rewards[1], "the same seed"
 
 
 def test_episode_over_libsumo_is_repeated_by_its_seed(parallel):
