@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from controller.sumo.libsumo_connection import SimulationRunning
 from environment.demand import demand_of
-from environment.options import DEFAULTS, Options, select, warn_if_moments_differ
+from environment.options import DEFAULTS, Options, select, warn_if_moments_differ, warn_of_tensorflow
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
 from signals.observation import Observation
@@ -42,6 +42,7 @@ class Episodes:
 
     def __init__(self, options: Options) -> None:
         """Check the options, and start the server of the infer TLs if none is given. Raises InputError."""
+        warn_of_tensorflow()
         self._options = options = {**DEFAULTS, **options}
         task, versions = select(options)
         self._stack = contextlib.ExitStack()

@@ -1,7 +1,9 @@
 """The arguments of an environment, and the checks of what they name."""
 
+import importlib.util
 import math
 import numbers
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -107,6 +109,16 @@ def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
                 stacklevel=CALLER,
             )
             return
+
+
+def warn_of_tensorflow() -> None:
+    """Warn if this process has loaded TensorFlow beside a PyTorch with Triton."""
+    if {"tensorflow", "torch"} <= sys.modules.keys() and importlib.util.find_spec("triton"):
+        warnings.warn(
+            "TensorFlow is loaded beside PyTorch with Triton, which may crash without a message; import greenserve "
+            "before stable_baselines3, which imports TensorFlow through TensorBoard",
+            stacklevel=CALLER,
+        )
 
 
 def _moments(contract: pb.PolicyContract) -> object:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from types import ModuleType
 
 import cloudpickle
 import gymnasium
@@ -164,6 +165,22 @@ def test_importing_greenserve_is_light(tmp_path):
     assert done.stdout.strip() == "[]", done.stderr
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = greenserve.nothing
+
+
+def test_tensorboard_loads_no_tensorflow_beside_greenserve(tmp_path):
+    pytest.importorskip("tensorboard")
+    script = "import sys, greenserve\nfrom tensorboard.compat import tf\ntf.io\nprint('tensorflow' in sys.modules)"
+    assert run_script(script, tmp_path).stdout.strip() == "False"
+
+
+def test_tensorflow_beside_pytorch_with_triton_is_named(tmp_path, single, monkeypatch):
+    (tmp_path / "triton.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("tensorflow", "torch"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with pytest.warns(UserWarning, match="import greenserve before stable_baselines3") as warned:
+        single(seconds=60)
+    assert warned[0].filename.endswith("conftest.py"), "the user's line"
 
 
 @pytest.mark.parametrize("name", ["environment", "simulation"])
