@@ -43,7 +43,7 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     def __init__(self, options: Options) -> None:
         EzPickle.__init__(self, options)
         self.render_mode = options.get("render_mode")
-        self._episodes = Episodes(options)
+        self._episodes = Episodes(options, is_single=True)
         if len(self._episodes.contracts) > 1:
             self._episodes.close()
             raise InputError(
