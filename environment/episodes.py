@@ -298,10 +298,11 @@ class Episodes:
             system |= system_info(api)
         if options["add_per_agent_info"]:
             agents = {tl: agent_info(readings) for tl, readings in self._readings.items()}
+        total = totals(agents) if agents else {}
         if self._csv is not None:
             own = [info for each in agents.values() for info in each.items()]
-            self._csv.rows.append({"step": simulation.now, **system, **dict(own), **(totals(agents) if agents else {})})
-        return system, agents
+            self._csv.rows.append({"step": simulation.now, **system, **dict(own), **total})
+        return {**system, **total}, agents
 
     def render(self) -> NDArray[np.uint8] | None:
         """The street around the target TLs: uint8 [height, width, 3]; None without a render mode. Raises

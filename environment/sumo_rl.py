@@ -122,6 +122,8 @@ def city_of(options: dict[str, Any], folder: Path) -> City:
         )
     if street["delta_time"] != int(street["delta_time"]):
         raise InputError(f"delta_time = {street['delta_time']} must be in whole seconds")
+    # sumo-rl's episodes end with a decision
+    options["seconds"] = math.ceil(options["seconds"] / street["delta_time"]) * street["delta_time"]
     net = _file("net_file", options.pop("net_file"))
     if "route_file" not in options:
         raise InputError("net_file needs route_file, the demand; pass it")
