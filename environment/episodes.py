@@ -279,6 +279,11 @@ class Episodes:
         for tl in self.contracts:
             intersection = simulation.loop.intersections[tl]
             infos[tl] = {
+                **(
+                    {}
+                    if (mask := intersection.action_mask(simulation.now)) is None
+                    else {"action_mask": np.array(mask, np.int8)}
+                ),
                 **system,
                 **agents.get(tl, {}),
                 "time_s": simulation.now,
