@@ -16,7 +16,7 @@ from city import config
 from city.config import FLOORS, City
 from city.errors import InputError
 from environment.demand import GivenDemand, check_demand
-from environment.sumo_rl import SumoRlKeywords, city_of, reward_of, with_our_names
+from environment.sumo_rl import SumoRlKeywords, city_of, differing_options, reward_of, with_our_names
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.street import DIALECT as STREET
@@ -98,7 +98,7 @@ def select(options: Options, wrap: Callable[[Any], Any]) -> tuple[TargetTask, Ve
     """
     _check_values(options)
     city = options["city"]
-    if not isinstance(city, City):
+    if is_file := not isinstance(city, City):
         if not Path(city).is_file():
             raise InputError(
                 f"city: {city}: no such file; pass the path of a city.toml (greenserve city init writes one)"
@@ -111,6 +111,8 @@ def select(options: Options, wrap: Callable[[Any], Any]) -> tuple[TargetTask, Ve
     fit, notes = contract.require_controllable(city, targets, street, is_strict=options["target_tls"] is not None)
     for note in notes:
         warnings.warn(note, stacklevel=CALLER)
+    if is_file and city.safety.floors == "dialect" and city.network.sumocfg is not None:
+        _warn_of_options(city.network.sumocfg)
     versions: Versions = {}
     number = options["infer_model_number"]
     if infers and options["server"] is None:
@@ -121,6 +123,16 @@ def select(options: Options, wrap: Callable[[Any], Any]) -> tuple[TargetTask, Ve
     reward = reward_of(options["reward"], options["reward_weights"], fit, wrap)
     task = TargetTask(city, tuple(fit), tuple(infers), server, number, reward, options["seconds"])
     return task, versions
+
+
+def _warn_of_options(sumocfg: Path) -> None:
+    """Warn if a simulation is not sumo-rl's, though its floors are the dialect's."""
+    if differing := differing_options(sumocfg):
+        warnings.warn(
+            f"{sumocfg}: its simulation differs from sumo-rl's in {differing}; set these options in its <processing> "
+            "for the same vehicles",
+            stacklevel=CALLER + 1,
+        )
 
 
 def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from city import init, network
+from city import init, network, sumo_files
 from city.config import TL, City, Network
 from city.errors import InputError
 from environment.demand import SAME
@@ -65,6 +65,8 @@ STREET: Mapping[str, Any] = {
 """Arguments that city.toml has otherwise, and sumo-rl's defaults."""
 ALIASES = {"reward_fn": "reward", "num_seconds": "seconds", "ts_ids": "target_tls"}
 """sumo-rl's name of an argument -> ours."""
+SUMO_DEFAULTS = {"time-to-teleport": "300", "max-depart-delay": "-1", "waiting-time-memory": "100"}
+"""SUMO's own defaults of the options that sumo-rl sets."""
 _SUMO_OPTIONS = {
     "max_depart_delay": "max-depart-delay", "waiting_time_memory": "waiting-time-memory",
     "time_to_teleport": "time-to-teleport",
@@ -151,6 +153,24 @@ def _file(name: str, path: Any) -> Path:
     if not isinstance(path, str | Path) or not Path(path).is_file():
         raise InputError(f"{name}: {path}: no such file; pass the path of a SUMO file")
     return Path(path)
+
+
+def differing_options(sumocfg: Path) -> str:
+    """Options with which a SUMO configuration differs from sumo-rl's environment, as a text; "" if there is none."""
+    configured = sumo_files.options(sumocfg)
+    differing = [
+        f"{option} {value:g} (sumo-rl {init.SUMO_RL_OPTIONS[option]})"
+        for option, default in SUMO_DEFAULTS.items()
+        if (value := _number(configured.get(option, default))) != float(init.SUMO_RL_OPTIONS[option])
+    ]
+    return ", ".join(differing)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan  # SUMO refuses it by name
 
 
 def sumo_options(options: Mapping[str, Any]) -> list[str]:

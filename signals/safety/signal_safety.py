@@ -359,7 +359,9 @@ class SignalSafety:
         service = self._service(green, now)
         if service is not None and service[1] != green:
             return False
-        return OverrideReason.MIN_GREEN not in self._transition(green, now).reasons
+        kept = links_that_show(PROTECTED, green) | links_that_show(PERMISSIVE, green)
+        losing = (links_that_show(PROTECTED, self.shown) | links_that_show(PERMISSIVE, self.shown)) & ~kept
+        return not losing & self._young(now)
 
     def _has_served(self, forced: str, now: float) -> bool:
         return self.shown == forced and all(

@@ -353,3 +353,24 @@ def test_figures_of_sumo_rl_and_its_csv_files_are_written_with_a_city_too(parall
     lines = second.read_text().splitlines()
     assert first.name.endswith("_ep1.csv") and len(lines) == 1 + len(steps)
     assert lines[0].startswith("step,system_total_stopped,") and lines[-1].startswith("100.0,")
+
+
+def test_options_in_which_a_simulation_is_not_sumo_rls_are_named(tmp_path):
+    for path in GRID.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        greenserve.env(tmp_path / "city.toml", "SA101").close()
+        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
+        sumocfg = tmp_path / "grid.sumocfg"
+        text = sumocfg.read_text()
+        assert '<time-to-teleport value="-1"/>' in text
+        sumocfg.write_text(text.replace('value="-1"', 'value="300"'))
+        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
+        options = '<waiting-time-memory value="1000"/>'
+        sumocfg.write_text(text.replace("</processing>", f"{options}</processing>"))
+        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
+    first, second = [w for w in caught if w.category is UserWarning]
+    assert "differs from sumo-rl's in waiting-time-memory 100 (sumo-rl 1000); set these" in str(first.message)
+    assert "in time-to-teleport 300 (sumo-rl -1), waiting-time-memory 100" in str(second.message)
+    assert first.filename == __file__, "the user's line"
