@@ -7,7 +7,6 @@ there, and ends at the next moment at which a target TL decides, or at the end o
 import contextlib
 import functools
 import numbers
-import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +35,7 @@ from signals.observation import Observation
 from simulation.demand import SimulatedDemand
 from simulation.model_server import model_server
 from simulation.rewards import RewardFunction
+from simulation.scratch_folder import scratch_folder
 from simulation.street_simulation import LIBSUMO, TRACI
 from simulation.target_tls import TargetSimulation, TargetTls
 from simulation.tl_readings import AccumulatedWaiting, TlReadings
@@ -133,7 +133,7 @@ class Episodes:
         self._episode += 1
         self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
-            folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
+            folder = self._running.enter_context(scratch_folder())
             given = self._options["tripinfo"]
             self._tripinfo = folder / "trips.xml" if given is None else Path(given).resolve()
             demand = demand_of(self._options["demand"], self._seed, self._episode)
@@ -146,7 +146,7 @@ class Episodes:
 
     def _folder(self) -> Path:
         """A folder until the environment is closed."""
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
+        return self._stack.enter_context(scratch_folder())
 
     def _use_observation_class(self) -> None:
         """Take the spaces of the user's observations. Raises InputError."""
@@ -321,7 +321,7 @@ class Episodes:
         if self._simulation is None:
             raise ResetNeeded("no episode runs; call reset() before render()")
         if self._image is None:
-            self._image = StreetImage(self._tls.street, list(self._tl_of))
+            self._image = StreetImage(self._tls.street, self.contracts.values())
         return self._image.draw(self._simulation.connection.api)
 
     def close(self) -> None:

@@ -10,13 +10,15 @@ from PIL import Image, ImageDraw, ImageFont
 
 from city.lanes import is_internal
 from city.network import StreetNetwork
+from protos import policy_pb2 as pb
+from signals.approach_features import REACH_M
 from simulation.approaches import read_net
 
 Point = tuple[float, float]
 
 LONGEST_SIDE_PX, SHORTEST_SIDE_PX = 960, 240
-REACH_M = 150.0
-"""Roads are shown up to here from the signals' junctions."""
+EXIT_M = 150.0
+"""Exits are shown up to here from the signals' junctions."""
 MARGIN_M = 15.0
 SMOOTHING = 2
 """The picture is drawn this much larger, and scaled down."""
@@ -36,15 +38,19 @@ SLOW, FAST = (255, 90, 70), (120, 200, 255)
 class StreetImage:
     """Draws the street around signals at any moment of a simulation."""
 
-    def __init__(self, street: StreetNetwork, signals: Sequence[str]) -> None:
-        """`signals`: those in the middle of the picture."""
+    def __init__(self, street: StreetNetwork, contracts: Iterable[pb.PolicyContract]) -> None:
+        """`contracts`: of the TLs, whose approaches are shown as far as their observations see."""
+        tls = [signal for contract in contracts for signal in contract.signals]
         self._net = read_net(street.net_file)
         self._street = street
-        lanes = {lane for signal in signals for lane in street.signals[signal].lanes if not is_internal(lane)}
-        links = [link for signal in signals for link in street.signals[signal].links]
+        seen_m = {lane: math.inf for signal in tls for lane in signal.lane_ids if not signal.approaches}
+        for lane in (lane for signal in tls for approach in signal.approaches for lane in approach.upstream):
+            seen_m[lane.lane_id] = max(seen_m.get(lane.lane_id, 0.0), REACH_M - lane.distance_m)
+        links = [link for signal in tls for link in street.signals[signal.id].links]
         exits = {out for link in links for _, out in link if not is_internal(out)}
-        points = [point for lane in lanes for point in _tail(self._shape(lane), REACH_M)]
-        points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], REACH_M)]
+        shown = [(lane, length_m) for lane, length_m in seen_m.items() if not is_internal(lane)]
+        points = [point for lane, length_m in shown for point in _tail(self._shape(lane), length_m)]
+        points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], EXIT_M)]
         xs, ys = zip(*(points or [(0.0, 0.0)]), strict=True)
         self._left, self._top = min(xs) - MARGIN_M, max(ys) + MARGIN_M
         width_m, height_m = max(xs) + MARGIN_M - self._left, self._top - min(ys) + MARGIN_M

@@ -18,9 +18,11 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 import greenserve
-from city import config
+from city import config, network
 from city.errors import InputError
+from controller.sumo.programs import sumo_program
 from environment.demand import demand_of
+from environment.street_image import StreetImage
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from signals import contract
@@ -374,3 +376,20 @@ def test_options_in_which_a_simulation_is_not_sumo_rls_are_named(tmp_path):
     assert "differs from sumo-rl's in waiting-time-memory 100 (sumo-rl 1000); set these" in str(first.message)
     assert "in time-to-teleport 300 (sumo-rl -1), waiting-time-memory 100" in str(second.message)
     assert first.filename == __file__, "the user's line"
+
+
+@pytest.mark.parametrize("dialect", ["sumo-rl", "street"])
+def test_picture_shows_the_approach_that_the_observation_sees(dialect, single, tmp_path):
+    """Two lanes of 500 m: sumo-rl counts all of them, the street dialect sees 300 m."""
+    net = tmp_path / "long.net.xml"
+    command = [sumo_program("netgenerate"), "--grid", "--grid.number", "1", "--grid.attach-length", "500"]
+    command += ["--default-junction-type", "traffic_light", "--output-file", str(net)]
+    subprocess.run(command, check=True, capture_output=True)
+    street = network.read(net)
+    signal = max(street.signals, key=lambda name: len(street.signals[name].links))
+    city = config.City(net, config.Network(net=net), tls={"J": config.TL((signal,), dialect, "J")})
+    image = StreetImage(street, [contract.build(city, city.tls["J"], street)])
+    heights_m = image._size[1] / image._scale
+    lane = street.signals[signal].lanes[0]
+    assert street.lane_length_m[lane] > 480
+    assert heights_m > (2 * 480 if dialect == "sumo-rl" else 2 * 300) and (dialect == "sumo-rl" or heights_m < 2 * 400)
