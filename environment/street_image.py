@@ -40,16 +40,17 @@ class StreetImage:
 
     def __init__(self, street: StreetNetwork, contracts: Iterable[pb.PolicyContract]) -> None:
         """`contracts`: of the TLs, whose approaches are shown as far as their observations see."""
-        tls = [signal for contract in contracts for signal in contract.signals]
+        signals = [signal for contract in contracts for signal in contract.signals]
         self._net = read_net(street.net_file)
         self._street = street
-        seen_m = {lane: math.inf for signal in tls for lane in signal.lane_ids if not signal.approaches}
-        for lane in (lane for signal in tls for approach in signal.approaches for lane in approach.upstream):
-            seen_m[lane.lane_id] = max(seen_m.get(lane.lane_id, 0.0), REACH_M - lane.distance_m)
-        links = [link for signal in tls for link in street.signals[signal.id].links]
+        links = [link for signal in signals for link in street.signals[signal.id].links]
         exits = {out for link in links for _, out in link if not is_internal(out)}
-        shown = [(lane, length_m) for lane, length_m in seen_m.items() if not is_internal(lane)]
-        points = [point for lane, length_m in shown for point in _tail(self._shape(lane), length_m)]
+        points = [
+            point
+            for signal in signals
+            for lane, length_m in _seen_m(signal).items()
+            for point in _tail(self._shape(lane), length_m)
+        ]
         points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], EXIT_M)]
         xs, ys = zip(*(points or [(0.0, 0.0)]), strict=True)
         self._left, self._top = min(xs) - MARGIN_M, max(ys) + MARGIN_M
@@ -149,6 +150,13 @@ class StreetImage:
         """True if the box around points overlaps the picture."""
         xs, ys = [x for x, _ in pixels], [y for _, y in pixels]
         return max(xs) >= 0 and min(xs) <= self._size[0] and max(ys) >= 0 and min(ys) <= self._size[1]
+
+
+def _seen_m(signal: pb.Signal) -> dict[str, float]:
+    """By lane, the length of its end that an observation sees, in m."""
+    upstream = [lane for approach in signal.approaches for lane in approach.upstream]
+    seen = {lane.lane_id: REACH_M - lane.distance_m for lane in upstream} or dict.fromkeys(signal.lane_ids, math.inf)
+    return {lane: length_m for lane, length_m in seen.items() if not is_internal(lane)}
 
 
 def _tail(shape: Sequence[Point], length_m: float) -> list[Point]:

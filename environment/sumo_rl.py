@@ -17,42 +17,39 @@ from simulation import rewards
 from simulation.rewards import Reward, RewardPart, SimpleReward
 from simulation.street_simulation import SUMO_GUI
 
-
-class SumoRlKeywords(TypedDict, total=False):
-    """sumo-rl's arguments, by its names (docs/coming-from-sumo-rl.md)."""
-
-    net_file: str | Path
-    route_file: str | Path
-    """One file, or several with commas between them."""
-    out_csv_name: str | None
-    use_gui: bool
-    virtual_display: tuple[int, int]
-    """Not used: pictures need no display."""
-    begin_time: float
-    num_seconds: float
-    max_depart_delay: int
-    waiting_time_memory: int
-    time_to_teleport: int
-    delta_time: int
-    yellow_time: float
-    min_green: float
-    max_green: float
-    """Used with enforce_max_green alone, as in sumo-rl."""
-    enforce_max_green: bool
-    single_agent: bool
-    reward_fn: Any
-    reward_weights: Sequence[float] | None
-    observation_class: Callable[[Any], Any] | None
-    """Of the TL's `TrafficSignal`; has `__call__` and `observation_space`."""
-    add_system_info: bool
-    add_per_agent_info: bool
-    sumo_seed: str | int | None
-    fixed_ts: bool
-    sumo_warnings: bool
-    additional_sumo_cmd: str | None
-    ts_ids: Sequence[str] | None
-
-
+SumoRlKeywords = TypedDict(  # noqa: UP013 - a table of names
+    "SumoRlKeywords",
+    {
+        "net_file": str | Path,
+        "route_file": str | Path,  # several with commas between them
+        "out_csv_name": str | Path | None,
+        "use_gui": bool,
+        "virtual_display": tuple[int, int],  # not used: pictures need no display
+        "begin_time": float,
+        "num_seconds": float,
+        "max_depart_delay": int,
+        "waiting_time_memory": int,
+        "time_to_teleport": int,
+        "delta_time": int,
+        "yellow_time": float,
+        "min_green": float,
+        "max_green": float,  # used with enforce_max_green alone, as in sumo-rl
+        "enforce_max_green": bool,
+        "single_agent": bool,
+        "reward_fn": Any,
+        "reward_weights": Sequence[float] | None,
+        "observation_class": Callable[[Any], Any] | None,  # of a `TrafficSignal`, with __call__ and observation_space
+        "add_system_info": bool,
+        "add_per_agent_info": bool,
+        "sumo_seed": str | int | None,
+        "fixed_ts": bool,
+        "sumo_warnings": bool,
+        "additional_sumo_cmd": str | None,
+        "ts_ids": Sequence[str] | None,
+    },
+    total=False,
+)
+"""sumo-rl's arguments, by its names (docs/coming-from-sumo-rl.md)."""
 DEFAULTS: Mapping[str, Any] = {
     "floors": "dialect", "demand": SAME, "seconds": 20000, "reward": "diff-waiting-time", "sumo_seed": "random",
     "add_system_info": True, "add_per_agent_info": True, "sumo_warnings": True,

@@ -15,6 +15,11 @@ class TrafficSignal(TlReadings):
     """A TL of dialect sumo-rl: `TlReadings`, and sumo-rl's names for the same."""
 
     MIN_GAP = 2.5
+    get_total_queued, get_pressure = TlReadings.queued, TlReadings.pressure
+    get_average_speed, get_accumulated_waiting_time_per_lane = (
+        TlReadings.average_speed,
+        TlReadings.accumulated_waiting_s,
+    )
 
     def __init__(
         self,
@@ -25,12 +30,12 @@ class TrafficSignal(TlReadings):
         intersection: Intersection | None = None,
         begin_s: float = 0.0,
     ) -> None:
-        """Without a connection, it has what is known before an episode: lanes, phases and times."""
+        """Without a connection, before an episode, it has lanes, number of phases and times alone."""
         connected: Any = connection, waiting
         super().__init__(contract, connected[0], street, connected[1], begin_s)
-        self._intersection = intersection
+        self._intersection: Any = intersection
         self.id = self.signals[0]
-        self.sumo = None if connection is None else connection.api
+        self.sumo: Any = None if connection is None else connection.api
         timing = contract.timing
         self.delta_time, self.yellow_time = timing.decision_interval_s, timing.yellow_s
         self.min_green, self.max_green = timing.min_green_s, timing.max_green_s
@@ -47,8 +52,7 @@ class TrafficSignal(TlReadings):
 
     @property
     def _phase(self) -> GreenPhasesState:
-        state = self._intersection.state.sequencer if self._intersection is not None else None
-        assert isinstance(state, GreenPhasesState), "an episode runs"
+        state: GreenPhasesState = self._intersection.state.sequencer
         return state
 
     @property
@@ -59,22 +63,9 @@ class TrafficSignal(TlReadings):
     @property
     def time_since_last_phase_change(self) -> float:
         """The time since the yellow began, in s; if the safety rules delayed the green, since it would have begun."""
-        assert self.sumo is not None and self._intersection is not None, "an episode runs"
         timing = self._intersection.contract.timing
         changed_s = self._phase.change_allowed_s - (timing.min_green_s + timing.yellow_s + timing.all_red_s)
-        return float(self.sumo.simulation.getTime()) - changed_s
-
-    def get_total_queued(self) -> int:
-        return self.queued()
-
-    def get_pressure(self) -> int:
-        return self.pressure()
-
-    def get_average_speed(self) -> float:
-        return self.average_speed()
-
-    def get_accumulated_waiting_time_per_lane(self) -> list[float]:
-        return self.accumulated_waiting_s()
+        return float(self.sumo.simulation.getTime() - changed_s)
 
     def get_lanes_density(self) -> list[float]:
         return [self._share(lane, self.vehicles(lane)) for lane in self.lanes]
@@ -87,7 +78,6 @@ class TrafficSignal(TlReadings):
 
     def _share(self, lane: str, vehicles: int) -> float:
         """Vehicles of those that have room on a lane, at most 1."""
-        assert self.sumo is not None, "an episode runs"
         room = self.lanes_length[lane] / (self.MIN_GAP + self.sumo.lane.getLastStepLength(lane))
         return float(min(1, vehicles / room))
 
