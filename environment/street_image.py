@@ -155,6 +155,7 @@ class StreetImage:
 def _seen_m(signal: pb.Signal) -> dict[str, float]:
     """By lane, the length of its end that an observation sees, in m."""
     upstream = [lane for approach in signal.approaches for lane in approach.upstream]
+    upstream.sort(key=lambda lane: -lane.distance_m)  # a lane of several approaches: the nearest one's
     seen = {lane.lane_id: REACH_M - lane.distance_m for lane in upstream} or dict.fromkeys(signal.lane_ids, math.inf)
     return {lane: length_m for lane, length_m in seen.items() if not is_internal(lane)}
 
