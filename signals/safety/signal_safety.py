@@ -359,9 +359,8 @@ class SignalSafety:
         service = self._service(green, now)
         if service is not None and service[1] != green:
             return False
-        kept = links_that_show(PROTECTED, green) | links_that_show(PERMISSIVE, green)
-        losing = (links_that_show(PROTECTED, self.shown) | links_that_show(PERMISSIVE, self.shown)) & ~kept
-        return not losing & self._young(now)
+        young = self._young(now)
+        return not young or not young & _green_links(self.shown) & ~_green_links(green)
 
     def _has_served(self, forced: str, now: float) -> bool:
         return self.shown == forced and all(
@@ -509,3 +508,8 @@ class SignalSafety:
         self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
         self.permitted = PermittedState(self.signal, self.shown, seal=_SEAL)
+
+
+def _green_links(state: str) -> int:
+    """The links of a state that show G or g, as a mask."""
+    return links_that_show(PROTECTED, state) | links_that_show(PERMISSIVE, state)
