@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.turns import ROOT
 
 TORCH = "torch==2.13.0"
-SB3, SUPERSUIT = "stable-baselines3>=2.7,<3", "supersuit>=3.10,<4"
+SB3, SB3_CONTRIB, SUPERSUIT = "stable-baselines3>=2.7,<3", "sb3-contrib>=2.7,<3", "supersuit>=3.10,<4"
 RLLIB = ("dm-tree", "lz4", "ormsgpack", "pydantic>=2", "pyyaml", "scipy")
 """Packages that RLlib needs of the extra ray[rllib] beside Ray and Gymnasium, whose versions are this environment's."""
 TIMEOUT_S = 1500

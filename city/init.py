@@ -184,7 +184,7 @@ def _configuration(args: argparse.Namespace, programs: Path | None) -> dict[Path
     if sumocfg == out:
         raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
     folder = out.resolve().parent
-    return {sumocfg: sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds, programs)}
+    return {sumocfg: sumo_configuration(args.net, [args.route], folder, args.begin_time, args.num_seconds, programs)}
 
 
 def _choices(
@@ -379,26 +379,34 @@ def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> s
 
 
 def sumo_configuration(
-    net: Path, route: Path, folder: Path, begin_s: float, seconds: int | None, additional: Path | None = None
+    net: Path,
+    routes: Sequence[Path],
+    folder: Path,
+    begin_s: float,
+    seconds: float | None,
+    additional: Path | None = None,
+    sumo_options: Mapping[str, str] = SUMO_RL_OPTIONS,
 ) -> str:
     """The text of a .sumocfg.
 
     Args:
         net: network.
-        route: demand.
+        routes: demand.
         folder: base of the file's paths.
         begin_s: first simulated second.
         seconds: simulated time (default: until the demand has left).
         additional: file with programs.
+        sumo_options: further options, by their names.
     """
     file = f"\n        <additional-files value={quoteattr(_relative(additional, folder))}/>" if additional else ""
     end = f'        <end value="{begin_s + seconds:.15g}"/>\n' if seconds is not None else ""
-    options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in SUMO_RL_OPTIONS.items())
+    options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in sumo_options.items())
+    route_files = ",".join(_relative(route, folder) for route in routes)
     return f"""\
 <configuration>
     <input>
         <net-file value={quoteattr(_relative(net, folder))}/>
-        <route-files value={quoteattr(_relative(route, folder))}/>{file}
+        <route-files value={quoteattr(route_files)}/>{file}
     </input>
     <time>
         <begin value="{begin_s:.15g}"/>

@@ -7,7 +7,7 @@ import numpy as np
 from city.errors import InputError
 from simulation.demand import MAX_SUMO_SEED, Demand, SimulatedDemand, varied
 
-VARIED, CITY = NAMES = ("varied", "city")
+VARIED, CITY, SAME = NAMES = ("varied", "city", "same")
 GivenDemand = str | Path | SimulatedDemand
 """One of NAMES, a route file, or a demand of the user's own."""
 
@@ -16,21 +16,24 @@ def check_demand(demand: GivenDemand) -> None:
     """Raise InputError if a demand is neither a name of NAMES, nor a file, nor a demand."""
     if isinstance(demand, str | Path):
         if demand not in NAMES and not Path(demand).is_file():
-            raise InputError(f"demand: {demand}: no such file; pass {' or '.join(NAMES)}, a route file, or a Demand")
+            raise InputError(f"demand: {demand}: no such file; pass {', '.join(NAMES)}, a route file, or a Demand")
     elif not callable(getattr(demand, "options", None)):
-        raise InputError(f"demand = {demand!r} must be {' or '.join(NAMES)}, a route file, or a Demand")
+        raise InputError(f"demand = {demand!r} must be {', '.join(NAMES)}, a route file, or a Demand")
 
 
 def demand_of(demand: GivenDemand, seed: int, episode: int) -> SimulatedDemand:
     """The demand of an episode since `reset(seed=seed)`.
 
     `varied`: that of the same episode of a training with this seed. `city` and route files: SUMO's seed is the sum of
-    seed and episode. A demand of the user's own is the same in every episode.
+    seed and episode. `same`: the city's, with the seed as SUMO's in every episode, as in sumo-rl. A demand of the
+    user's own is the same in every episode.
     """
     if demand == VARIED:
         return varied(np.random.default_rng([seed, episode]), varies=True)
     if demand == CITY:
         return Demand((seed + episode) % MAX_SUMO_SEED)
+    if demand == SAME:
+        return Demand(seed % MAX_SUMO_SEED)
     if isinstance(demand, str | Path):
         return Demand((seed + episode) % MAX_SUMO_SEED, route_file=Path(demand).resolve())
     return demand

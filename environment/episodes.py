@@ -5,10 +5,11 @@ there, and ends at the next moment at which a target TL decides, or at the end o
 """
 
 import contextlib
+import functools
 import numbers
-import tempfile
+import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,38 +22,63 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.libsumo_connection import SimulationRunning
-from environment.demand import demand_of
-from environment.options import DEFAULTS, Options, select, warn_if_moments_differ
+from controller.sumo.tripinfo import TABLE_SUFFIXES
+from environment.demand import SAME, demand_of
+from environment.episode_info import CsvFiles, agent_info, summary, system_info, totals
+from environment.options import Options, completed, select, warn_if_moments_differ, warn_of_tensorflow
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
+from environment.sumo_rl import sumo_options
+from environment.traffic_signal import TrafficSignal
+from signals.dialects.sumo_rl import DIALECT
 from signals.observation import Observation
+from simulation.demand import SimulatedDemand
 from simulation.model_server import model_server
+from simulation.rewards import RewardFunction
+from simulation.scratch_folder import scratch_folder
+from simulation.street_simulation import LIBSUMO, TRACI
 from simulation.target_tls import TargetSimulation, TargetTls
+from simulation.tl_readings import AccumulatedWaiting, TlReadings
+from simulation.trips import read_trips
 
 Info = dict[str, Any]
 ActionSpace = Discrete[Any] | Box
+SUMO_RL = DIALECT.name
 MAX_SEED = 1 << 31
+
+
+def _of_readings(readings: Mapping[str, TlReadings], function: RewardFunction) -> RewardFunction:
+    """A reward function that gets the readings of an environment, which have sumo-rl's names too."""
+
+    @functools.wraps(function)
+    def reward(measured: TlReadings) -> float:
+        own = readings[measured.tl]
+        own.now_s, own.decided_s = measured.now_s, measured.decided_s
+        return function(own)
+
+    return reward
 
 
 class Episodes:
     """One episode after another of the target TLs."""
 
-    def __init__(self, options: Options) -> None:
-        """Check the options, and start the server of the infer TLs if none is given. Raises InputError."""
-        self._options = options = {**DEFAULTS, **options}
-        task, versions = select(options)
+    def __init__(self, given: Options, is_single: bool) -> None:
+        """Check the options, and start the server of the infer TLs if none is given. Raises InputError.
+
+        `is_single`: it is the environment of one TL.
+        """
+        warn_of_tensorflow()
         self._stack = contextlib.ExitStack()
         self._finalizer = weakref.finalize(self, self._stack.close)
+        self._readings: dict[str, TlReadings] = {}
+        """By target TL, in this episode."""
         try:
+            self._options = options = completed(given, is_single, self._folder)
+            self._sumo_options = sumo_options(options)
+            task, versions = select(options, functools.partial(_of_readings, self._readings))
             server = task.server or self._stack.enter_context(model_server(versions))
             self._tls = TargetTls(replace(task, server=server))
             warn_if_moments_differ(self._tls.contracts)
-        except ImportError as error:
-            self._finalizer()
-            raise InputError(
-                f"infer_tls without server need an embedded one ({error}): pip install 'greenserve[serving]', or pass "
-                "server"
-            ) from None
         except BaseException:
             self._finalizer()
             raise
@@ -60,7 +86,15 @@ class Episodes:
         self.observation_spaces: dict[str, Box] = {tl: observation_space(c) for tl, c in self.contracts.items()}
         self.action_spaces: dict[str, ActionSpace] = {tl: action_space(c) for tl, c in self.contracts.items()}
         self.feature_names = {tl: feature_names(contract) for tl, contract in self.contracts.items()}
-        self._seed: int | None = None
+        self._observation_class: Any = options["observation_class"]
+        self._observe: dict[str, Callable[[], Observation]] = {}
+        """By target TL, the user's observation in this episode."""
+        if self._observation_class is not None:
+            self._use_observation_class()
+        self._csv = None if options["out_csv_name"] is None else CsvFiles(options["out_csv_name"])
+        seed = options["sumo_seed"]
+        self._seed: int | None = None if seed in (None, "random") else int(seed)
+        self._is_seeded = self._seed is not None
         self._episode = -1
         """Number of the episode since the seed was set."""
         self._simulation: TargetSimulation | None = None
@@ -93,31 +127,81 @@ class Episodes:
         if seed is not None:
             if not isinstance(seed, numbers.Integral) or seed < 0:
                 raise InputError(f"seed = {seed!r} must be an integer of 0 or more")
-            self._seed, self._episode = int(seed), -1
-        elif self._seed is None:
+            self._seed, self._episode, self._is_seeded = int(seed), -1, True
+        elif self._seed is None or (self._options["demand"] == SAME and not self._is_seeded):
             self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SEED
         self._episode += 1
         self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
-            folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
-            tripinfo = Path(self._options["tripinfo"]).resolve() if self._options["tripinfo"] is not None else None
-            try:
-                self._simulation = self._running.enter_context(
-                    self._tls.simulation(
-                        demand_of(self._options["demand"], self._seed, self._episode),
-                        tripinfo,
-                        folder=folder,
-                        transport=self._options["transport"],
-                    )
-                )
-            except SimulationRunning as error:
-                raise InputError(
-                    f'{error}: close the other environment, pass transport="traci" for a SUMO program of its own, or '
-                    "run each environment in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
-                ) from None
+            folder = self._running.enter_context(scratch_folder())
+            given = self._options["tripinfo"]
+            self._tripinfo = folder / "trips.xml" if given is None else Path(given).resolve()
+            demand = demand_of(self._options["demand"], self._seed, self._episode)
+            self._simulation = self._started(demand, folder)
             self._begun = set()
-            self.observations = {tl: np.zeros(len(names), np.float32) for tl, names in self.feature_names.items()}
+            self._overrides = 0
+            self._begin_readings(self._simulation)
+            self.observations = {tl: np.zeros(space.shape, np.float32) for tl, space in self.observation_spaces.items()}
             self._read(self._simulation)
+
+    def _folder(self) -> Path:
+        """A folder until the environment is closed."""
+        return self._stack.enter_context(scratch_folder())
+
+    def _use_observation_class(self) -> None:
+        """Take the spaces of the user's observations. Raises InputError."""
+        for tl, contract in self.contracts.items():
+            if contract.observation.dialect != SUMO_RL:
+                raise InputError(
+                    f"observation_class: {tl} is of dialect {contract.observation.dialect}; it needs TLs of dialect "
+                    f"{SUMO_RL}: write yours as a dialect (docs/reference/dialects.md)"
+                )
+            space = self._observation_class(TrafficSignal(contract, self._tls.street)).observation_space()
+            if not isinstance(space, Box) or len(space.shape) != 1:
+                raise InputError(f"observation_class: its space {space} for {tl} is not a Box of one dimension")
+            self.observation_spaces[tl] = Box(space.low, space.high, dtype=np.float32)
+            self.feature_names[tl] = [f"value[{k}]" for k in range(space.shape[0])]
+
+    def _begin_readings(self, simulation: TargetSimulation) -> None:
+        """Make the readings of the target TLs in an episode that begins."""
+        connection, now = simulation.connection, simulation.now
+        waiting = AccumulatedWaiting(connection)
+        for tl, contract in self.contracts.items():
+            if contract.observation.dialect == SUMO_RL:
+                intersection = simulation.loop.intersections[tl]
+                signal = TrafficSignal(contract, self._tls.street, connection, waiting, intersection, now)
+                self._readings[tl] = signal
+                if self._observation_class is not None:
+                    self._observe[tl] = self._observation_class(signal)
+            else:
+                self._readings[tl] = TlReadings(contract, connection, self._tls.street, waiting, now)
+
+    def _started(self, demand: SimulatedDemand, folder: Path) -> TargetSimulation:
+        """Start SUMO: without a transport in the options, over libsumo, and over TraCI once libsumo is in use."""
+        transport = self._options["transport"]
+
+        def start(transport: str) -> TargetSimulation:
+            simulation = self._tls.simulation(
+                demand, self._tripinfo, folder=folder, transport=transport, options=self._sumo_options
+            )
+            self._simulated = self._running.enter_context(contextlib.ExitStack())
+            return self._simulated.enter_context(simulation)
+
+        try:
+            return start(transport or LIBSUMO)
+        except SimulationRunning as error:
+            if transport is not None:
+                raise InputError(
+                    f'{error}: close the other environment, leave transport="{transport}" out, or run each environment '
+                    "in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
+                ) from None
+        self._options["transport"] = TRACI
+        warnings.warn(
+            "libsumo is in use in this process: this environment runs SUMO as a program of its own, which takes more "
+            'time (transport="traci" says so; SubprocVecEnv and AsyncVectorEnv have libsumo in each process)',
+            stacklevel=4,
+        )
+        return start(TRACI)
 
     def step(self, actions: Mapping[str, Any]) -> None:
         """Apply actions, and simulate to the next decision of a target TL, or to the end.
@@ -142,10 +226,17 @@ class Episodes:
             simulation.act(checked)
             self._read(simulation)
             if simulation.is_over:
-                if self._options["render_mode"] is not None:
+                if self._options["render_mode"] == "rgb_array":
                     self._last_picture = self.render()
                 self.ended_s = simulation.now
-                self._end_episode()  # so that the trips are complete, and another environment may run
+                self._simulated.close()  # so that the trips are complete
+                if not TABLE_SUFFIXES.isdisjoint(self._tripinfo.suffixes) or not self._tripinfo.is_file():
+                    last: Info = {}  # a table, or additional_sumo_cmd names another file
+                else:
+                    last = summary(read_trips(self._tripinfo, self.ended_s), self._overrides)
+                for info in self.infos.values():
+                    info.update(last)
+                self._end_episode()  # so that another environment may run
 
     def _read(self, simulation: TargetSimulation) -> None:
         """Simulate on until a target TL decides, and read its observation and reward."""
@@ -155,6 +246,8 @@ class Episodes:
             if deciding or simulation.is_over:
                 break
             simulation.act({})
+        for tl in self._observe.keys() & observations.keys():
+            observations[tl] = np.asarray(self._observe[tl](), np.float32).reshape(self.observation_spaces[tl].shape)
         self.observations.update(observations)
         self.decides = {tl: tl in deciding for tl in self.contracts}
         self.rewards = dict.fromkeys(self.contracts, 0.0)
@@ -172,6 +265,7 @@ class Episodes:
         for sent in simulation.take_overrides():
             for override in sent.overrides:
                 if tl := self._tl_of.get(override.signal):
+                    self._overrides += 1
                     values = {
                         "at_s": sent.at_s,
                         "signal": override.signal,
@@ -181,9 +275,17 @@ class Episodes:
                     }
                     overrides[tl].append(values)
         infos = {}
+        system, agents = self._figures(simulation)
         for tl in self.contracts:
             intersection = simulation.loop.intersections[tl]
             infos[tl] = {
+                **(
+                    {}
+                    if (mask := intersection.action_mask(simulation.now)) is None
+                    else {"action_mask": np.array(mask, np.int8)}
+                ),
+                **system,
+                **agents.get(tl, {}),
                 "time_s": simulation.now,
                 "decides": self.decides[tl],
                 "overrides": overrides[tl],
@@ -192,18 +294,34 @@ class Episodes:
             }
         return infos
 
+    def _figures(self, simulation: TargetSimulation) -> tuple[Info, dict[str, Info]]:
+        """(sumo-rl's figures of all vehicles, by target TL its own), as the options ask for them."""
+        options, api = self._options, simulation.connection.api
+        system: Info = {"step": simulation.now} if options["add_system_info"] or options["add_per_agent_info"] else {}
+        agents: dict[str, Info] = {}
+        if options["add_system_info"]:
+            system |= system_info(api)
+        if options["add_per_agent_info"]:
+            agents = {tl: agent_info(readings) for tl, readings in self._readings.items()}
+        total = totals(agents) if agents else {}
+        if self._csv is not None:
+            own = [info for each in agents.values() for info in each.items()]
+            self._csv.rows.append({"step": simulation.now, **system, **dict(own), **total})
+        return {**system, **total}, agents
+
     def render(self) -> NDArray[np.uint8] | None:
         """The street around the target TLs: uint8 [height, width, 3]; None without a render mode. Raises
         ResetNeeded."""
         if self._options["render_mode"] is None:
             warn('render() needs a render mode; pass render_mode="rgb_array"', stacklevel=3)
-            return None
+        if self._options["render_mode"] != "rgb_array":
+            return None  # sumo-gui shows the street
         if self._last_picture is not None:
             return self._last_picture
         if self._simulation is None:
             raise ResetNeeded("no episode runs; call reset() before render()")
         if self._image is None:
-            self._image = StreetImage(self._tls.street, list(self._tl_of))
+            self._image = StreetImage(self._tls.street, self.contracts.values())
         return self._image.draw(self._simulation.connection.api)
 
     def close(self) -> None:
@@ -214,6 +332,8 @@ class Episodes:
     def _end_episode(self) -> None:
         self._simulation = None
         self._running.close()
+        if self._csv is not None:
+            self._csv.write()
 
     @contextlib.contextmanager
     def _ends_if_it_fails(self) -> Iterator[None]:

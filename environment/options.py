@@ -1,33 +1,36 @@
 """The arguments of an environment, and the checks of what they name."""
 
+import difflib
+import importlib.util
 import math
 import numbers
+import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypedDict
+from typing import Any
 
 from city import config
 from city.config import FLOORS, City
 from city.errors import InputError
 from environment.demand import GivenDemand, check_demand
+from environment.sumo_rl import SumoRlKeywords, city_of, differing_options, reward_of, with_our_names
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.street import DIALECT as STREET
-from simulation import model_files, rewards
+from simulation import model_files
 from simulation.model_files import Versions
-from simulation.rewards import Reward
-from simulation.street_simulation import LIBSUMO, TRANSPORTS, street_with_demand
+from simulation.street_simulation import TRANSPORTS, street_with_demand
 from simulation.target_tls import TargetTask, select_tls
 
-RENDER_MODES = ("rgb_array",)
+RENDER_MODES = ("human", "rgb_array")
 CALLER = 5
 """Stack level of the caller of `parallel_env` or `env`, from a function that `Episodes` calls."""
 
 
-class Keywords(TypedDict, total=False):
+class Keywords(SumoRlKeywords, total=False):
     """The arguments that `parallel_env` and `env` take by name alone."""
 
     server: str | None
@@ -36,20 +39,22 @@ class Keywords(TypedDict, total=False):
     """Their model number (default: the newest)."""
     infer_model_path: str | Path | None
     """Folder of their models (default: [serving] models_dir)."""
-    reward: Reward
-    """A name, a function of a `TlReadings`, or its `module:function` (docs/environment.md)."""
+    reward: Any
+    """A name, a function of a TL's readings or its `module:function`, these by TL, or a list with `reward_weights`
+    (docs/environment.md)."""
     floors: str | None
     """`street` or `dialect` (default: [safety] floors)."""
     demand: GivenDemand
-    """`varied` by seed as in a training, `city` for the city's routes, a route file, or a `Demand`."""
+    """`varied` by seed as in a training, `city` or `same` for the city's routes, a route file, or a `Demand`."""
     seconds: float | None
     """Simulated time of an episode (default: until the sumocfg's end)."""
     tripinfo: str | Path | None
     """File of the trips of the last episode."""
-    transport: str
-    """`libsumo`, one simulation a process, or `traci`, a SUMO program for each."""
+    transport: str | None
+    """`libsumo`, one simulation a process, `traci`, a SUMO program for each, or `sumo-gui`, with its window (default:
+    `libsumo` if it is free)."""
     render_mode: str | None
-    """`rgb_array` for pictures of the street."""
+    """`rgb_array` for pictures of the street; `human` for sumo-gui."""
 
 
 class Options(Keywords, total=False):
@@ -62,15 +67,39 @@ class Options(Keywords, total=False):
 
 DEFAULTS = Options(
     city="city.toml", target_tls=None, infer_tls=(), server=None, infer_model_number=None, infer_model_path=None,
-    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, transport=LIBSUMO, render_mode=None,
+    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, transport=None, render_mode=None,
+    reward_weights=None, observation_class=None, add_system_info=False, add_per_agent_info=False, out_csv_name=None,
+    sumo_seed=None, sumo_warnings=False, additional_sumo_cmd=None,
 )  # fmt: skip
 
 
-def select(options: Options) -> tuple[TargetTask, Versions]:
-    """Check the options; return the task, and the versions for an embedded server. Raises InputError."""
+def completed(given: Options, is_single: bool, folder: Callable[[], Path]) -> Options:
+    """The options of an environment with their defaults. Raises InputError.
+
+    `is_single`: it is the environment of one TL. `folder`: makes one for the files of a city without a city.toml.
+    """
+    known = {*Options.__required_keys__, *Options.__optional_keys__}
+    if unknown := [name for name in given if name not in known]:
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        raise InputError(
+            f"there is no argument {unknown[0]}; {f'did you mean {near[0]}?' if near else 'leave it out'} "
+            "(docs/environment.md)"
+        )
+    options: Any = {**DEFAULTS, **with_our_names(given, is_single)}
+    if "net_file" in options:
+        _check_values(options)
+        options["city"] = city_of(options, folder())
+    return options  # type: ignore[no-any-return]
+
+
+def select(options: Options, wrap: Callable[[Any], Any]) -> tuple[TargetTask, Versions]:
+    """Check the options; return the task, and the versions for an embedded server. Raises InputError.
+
+    `wrap`: applied to reward functions.
+    """
     _check_values(options)
     city = options["city"]
-    if not isinstance(city, City):
+    if is_file := not isinstance(city, City):
         if not Path(city).is_file():
             raise InputError(
                 f"city: {city}: no such file; pass the path of a city.toml (greenserve city init writes one)"
@@ -83,6 +112,8 @@ def select(options: Options) -> tuple[TargetTask, Versions]:
     fit, notes = contract.require_controllable(city, targets, street, is_strict=options["target_tls"] is not None)
     for note in notes:
         warnings.warn(note, stacklevel=CALLER)
+    if is_file and city.safety.floors == "dialect" and city.network.sumocfg is not None:
+        _warn_of_options(city.network.sumocfg)
     versions: Versions = {}
     number = options["infer_model_number"]
     if infers and options["server"] is None:
@@ -90,8 +121,19 @@ def select(options: Options) -> tuple[TargetTask, Versions]:
         models_dir = city.serving.models_dir if path is None else Path(path)
         versions = model_files.find(models_dir, dict.fromkeys(infers, number))
     server = options["server"] or ""
-    task = TargetTask(city, tuple(fit), tuple(infers), server, number, options["reward"], options["seconds"])
+    reward = reward_of(options["reward"], options["reward_weights"], fit, wrap)
+    task = TargetTask(city, tuple(fit), tuple(infers), server, number, reward, options["seconds"])
     return task, versions
+
+
+def _warn_of_options(sumocfg: Path) -> None:
+    """Warn if a simulation is not sumo-rl's, though its floors are the dialect's."""
+    if differing := differing_options(sumocfg):
+        warnings.warn(
+            f"{sumocfg}: its simulation differs from sumo-rl's in {differing}; set these options in its <processing> "
+            "for the same vehicles",
+            stacklevel=CALLER + 1,
+        )
 
 
 def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
@@ -109,6 +151,16 @@ def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
             return
 
 
+def warn_of_tensorflow() -> None:
+    """Warn if this process has loaded TensorFlow beside a PyTorch with Triton."""
+    if {"tensorflow", "torch"} <= sys.modules.keys() and importlib.util.find_spec("triton"):
+        warnings.warn(
+            "TensorFlow is loaded beside PyTorch with Triton, which may crash without a message; import greenserve "
+            "before stable_baselines3, which imports TensorFlow through TensorBoard",
+            stacklevel=CALLER,
+        )
+
+
 def _moments(contract: pb.PolicyContract) -> object:
     """Equal for TLs that decide at the same moments, as far as their contracts tell."""
     if contract.observation.dialect == STREET.name:
@@ -119,20 +171,21 @@ def _moments(contract: pb.PolicyContract) -> object:
 
 def _check_values(options: Options) -> None:
     values: Mapping[str, object] = options
-    of_names = {"floors": (None, *FLOORS), "transport": TRANSPORTS, "render_mode": (None, *RENDER_MODES)}
+    of_names = {"floors": (None, *FLOORS), "transport": (None, *TRANSPORTS), "render_mode": (None, *RENDER_MODES)}
     for name, choices in of_names.items():
         value = values[name]
         if not isinstance(value, str | NoneType) or value not in choices:
             raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
-    reward, seconds, number = options["reward"], options["seconds"], options["infer_model_number"]
-    is_reward = callable(reward) or (isinstance(reward, str) and (":" in reward or reward in rewards.names()))
+    seconds, number, seed = options["seconds"], options["infer_model_number"], options["sumo_seed"]
     is_integer = isinstance(number, numbers.Integral | NoneType) and not isinstance(number, bool)
     for name, is_valid, meaning in (
         ("city", isinstance(options["city"], str | Path | City), "the path of a city.toml"),
         ("server", isinstance(options["server"], str | NoneType), "HOST:PORT"),
         ("infer_model_path", isinstance(options["infer_model_path"], str | Path | NoneType), "a path"),
         ("tripinfo", isinstance(options["tripinfo"], str | Path | NoneType), "a path"),
-        ("reward", is_reward, f"a function, or one of {', '.join(rewards.names())}"),
+        ("out_csv_name", isinstance(options["out_csv_name"], str | Path | NoneType), "the beginning of a path"),
+        ("observation_class", callable(options["observation_class"] or str), "a class"),
+        ("sumo_seed", seed in (None, "random") or isinstance(seed, numbers.Integral), "an integer or 'random'"),
         ("seconds", isinstance(seconds, numbers.Real | NoneType) and not isinstance(seconds, bool), "a number"),
         ("infer_model_number", is_integer, "an integer"),
     ):

@@ -24,12 +24,13 @@ def parallel_env(
 ) -> "ParallelTlEnv":
     """A city's TLs as a PettingZoo `ParallelEnv`: an agent is a TL.
 
+    With `net_file` and `route_file`, and the other arguments of sumo-rl's constructor, it is sumo-rl's environment.
+
     Args:
         city: path of a city.toml.
         target_tls: the TLs that act (default: all but the infer TLs).
         infer_tls: TLs that a served model controls; all other signals run their programs.
-        options: server, infer_model_number, infer_model_path, reward, floors, demand, seconds, tripinfo, transport and
-            render_mode (`environment.options.Keywords`).
+        options: see `environment.options.Keywords`, and docs/environment.md.
 
     Raises InputError.
     """
@@ -54,7 +55,7 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
     def __init__(self, options: Options) -> None:
         EzPickle.__init__(self, options)
         self.render_mode = options.get("render_mode")
-        self._episodes = Episodes(options)
+        self._episodes = Episodes(options, is_single=False)
         self.possible_agents = list(self._episodes.contracts)
         self.agents: list[str] = []
         self.observation_spaces, self.action_spaces = self._episodes.observation_spaces, self._episodes.action_spaces

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
@@ -43,7 +44,7 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     def __init__(self, options: Options) -> None:
         EzPickle.__init__(self, options)
         self.render_mode = options.get("render_mode")
-        self._episodes = Episodes(options)
+        self._episodes = Episodes(options, is_single=True)
         if len(self._episodes.contracts) > 1:
             self._episodes.close()
             raise InputError(
@@ -56,6 +57,20 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     def feature_names(self) -> list[str]:
         """A name for each value of the observation."""
         return list(self._episodes.feature_names[self.tl])
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """bool [actions], True for choices that are followed now, as sb3-contrib's MaskablePPO asks for them.
+
+        Raises ResetNeeded; InputError if the TL's actions are numbers.
+        """
+        mask = self._episodes.infos[self.tl].get("action_mask") if self._episodes.infos else None
+        if mask is not None:
+            return np.array(mask, bool)
+        if self._episodes.infos:
+            raise InputError(
+                f"{self.tl}: its actions are numbers, which have no mask; use PPO in the place of MaskablePPO"
+            )
+        raise ResetNeeded("no episode runs; call reset() before action_masks()")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
         """Begin an episode: the first one of a seed, or the next one. `options` are not used.

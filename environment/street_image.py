@@ -10,13 +10,15 @@ from PIL import Image, ImageDraw, ImageFont
 
 from city.lanes import is_internal
 from city.network import StreetNetwork
+from protos import policy_pb2 as pb
+from signals.approach_features import REACH_M
 from simulation.approaches import read_net
 
 Point = tuple[float, float]
 
 LONGEST_SIDE_PX, SHORTEST_SIDE_PX = 960, 240
-REACH_M = 150.0
-"""Roads are shown up to here from the signals' junctions."""
+EXIT_M = 150.0
+"""Exits are shown up to here from the signals' junctions."""
 MARGIN_M = 15.0
 SMOOTHING = 2
 """The picture is drawn this much larger, and scaled down."""
@@ -36,15 +38,20 @@ SLOW, FAST = (255, 90, 70), (120, 200, 255)
 class StreetImage:
     """Draws the street around signals at any moment of a simulation."""
 
-    def __init__(self, street: StreetNetwork, signals: Sequence[str]) -> None:
-        """`signals`: those in the middle of the picture."""
+    def __init__(self, street: StreetNetwork, contracts: Iterable[pb.PolicyContract]) -> None:
+        """`contracts`: of the TLs, whose approaches are shown as far as their observations see."""
+        signals = [signal for contract in contracts for signal in contract.signals]
         self._net = read_net(street.net_file)
         self._street = street
-        lanes = {lane for signal in signals for lane in street.signals[signal].lanes if not is_internal(lane)}
-        links = [link for signal in signals for link in street.signals[signal].links]
+        links = [link for signal in signals for link in street.signals[signal.id].links]
         exits = {out for link in links for _, out in link if not is_internal(out)}
-        points = [point for lane in lanes for point in _tail(self._shape(lane), REACH_M)]
-        points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], REACH_M)]
+        points = [
+            point
+            for signal in signals
+            for lane, length_m in _seen_m(signal).items()
+            for point in _tail(self._shape(lane), length_m)
+        ]
+        points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], EXIT_M)]
         xs, ys = zip(*(points or [(0.0, 0.0)]), strict=True)
         self._left, self._top = min(xs) - MARGIN_M, max(ys) + MARGIN_M
         width_m, height_m = max(xs) + MARGIN_M - self._left, self._top - min(ys) + MARGIN_M
@@ -143,6 +150,14 @@ class StreetImage:
         """True if the box around points overlaps the picture."""
         xs, ys = [x for x, _ in pixels], [y for _, y in pixels]
         return max(xs) >= 0 and min(xs) <= self._size[0] and max(ys) >= 0 and min(ys) <= self._size[1]
+
+
+def _seen_m(signal: pb.Signal) -> dict[str, float]:
+    """By lane, the length of its end that an observation sees, in m."""
+    upstream = [lane for approach in signal.approaches for lane in approach.upstream]
+    upstream.sort(key=lambda lane: -lane.distance_m)  # a lane of several approaches: the nearest one's
+    seen = {lane.lane_id: REACH_M - lane.distance_m for lane in upstream} or dict.fromkeys(signal.lane_ids, math.inf)
+    return {lane: length_m for lane, length_m in seen.items() if not is_internal(lane)}
 
 
 def _tail(shape: Sequence[Point], length_m: float) -> list[Point]:

@@ -1,7 +1,6 @@
 """One simulation of an arm, and its measurements."""
 
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -33,6 +32,7 @@ from simulation.approaches import upstream_lanes
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand
 from simulation.lost_time import LostTime
+from simulation.scratch_folder import scratch_folder
 from simulation.street_simulation import SERVED_DEADLINE_S, end_of, simulated
 from simulation.trips import TripMeans, read_trips
 
@@ -131,8 +131,7 @@ class ArmSimulator:
 
         `models`: of a served arm. `records_signals`: whether the outcome has the signals' states and pictures.
         """
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as name:
-            folder = Path(name)
+        with scratch_folder() as folder:
             recording = SignalRecording(folder, self._signals) if records_signals else None
             pictured, no_pictures = self._pictured() if records_signals else (None, "")
             passed = PassedVehicles(folder, self._roads_of_tl)

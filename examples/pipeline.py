@@ -57,6 +57,7 @@ def export(models_dir: Path, log: Path) -> str:
     """Export every TL of the sample city; return the exporter's summary line. Raises StageFailed."""
     lines = [""]
     command = [sys.executable, "-m", "export", "--city", CITY, "--tl", "all", "--models-dir", models_dir]
+    command += ["--overwrite"]  # those of a run that failed
     run("the export", command, log, lines.append)
     return lines[-1].strip()
 

@@ -10,7 +10,6 @@ safety rules of the street. Then it compares the policy with the signal's fixed 
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import pipeline
 import same_trips
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the embedded server loads TensorFlow
 import greenserve
 from city.arguments import Parser
 from city.errors import InputError

@@ -16,7 +16,6 @@ from typing import Any
 import pipeline
 import same_trips
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the embedded server loads TensorFlow
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import greenserve
 from city.arguments import Parser

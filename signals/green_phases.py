@@ -75,6 +75,11 @@ class GreenPhaseSequencer:
     def _may_change(self, now: float) -> bool:
         return now >= self.state.change_allowed_s and now >= self.state.awaits_green_until_s
 
+    def choices(self, now: float) -> list[tuple[str, bool]]:
+        """(green, True if an action that chooses it at second `now` is not ignored)."""
+        may_change = self._may_change(now)
+        return [(green, may_change or k == self.state.green) for k, (green,) in enumerate(self._greens)]
+
     def note_shown(self, now: float, signal: int = 0) -> None:
         # the safety rules may delay the green: its min green counts from when it is shown
         state = self.state

@@ -11,10 +11,12 @@ from typing import Any
 
 from city.config import Controller as ControllerSettings
 from protos import policy_pb2 as pb
+from serving.contract import CATEGORICAL
 from signals.dialects import PhaseSequencer
 from signals.fallback.control_mode import ControlMode, ModeState, OperatorMode, next_mode, operator_mode
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
+from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Observation, Observer, PhaseState, Readings, Shares
 from signals.policy import ActionSpace, Answer, InvalidAction
 from signals.safety.signal_safety import (
@@ -160,6 +162,17 @@ class Intersection:
     def decides_at(self, now: float) -> bool:
         """True if an answer at second `now` is a decision; if not, it only shows that the policy is available."""
         return self.mode is ControlMode.POLICY and self._policy_sequencer.decides_at(now)
+
+    def action_mask(self, now: float) -> list[bool] | None:
+        """By choice of a categorical policy, True if the safety rules let it be followed at second `now`; None for
+        other actions."""
+        sequencer = self._policy_sequencer
+        if isinstance(sequencer, GreenPhaseSequencer):
+            choices = sequencer.choices(now)
+            mask = [may_begin and self.safeties[0].allows(green, now) for green, may_begin in choices]
+            # a service that the rules force and no policy can choose: what it chooses is not followed
+            return mask if any(mask) else [k == sequencer.state.green for k in range(len(mask))]
+        return [True] * self.contract.action.size if self.contract.action.kind == CATEGORICAL else None
 
     def phase_state(self, now: float) -> PhaseState:
         return self._policy_sequencer.phase_state(now)

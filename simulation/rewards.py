@@ -34,6 +34,7 @@ A function of the user's own takes `TlReadings`; `module:function` names one.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from city import user_code
 from city.errors import InputError
@@ -55,14 +56,27 @@ Measure = Callable[[Iterable[str]], dict[str, float]]
 """TLs -> their values now, by TL."""
 RewardFunction = Callable[[TlReadings], float]
 """Rewards of the readings at a decision."""
-Reward = str | RewardFunction
+SimpleReward = str | RewardFunction
 """One of `names()`, `module:function`, or a function."""
+
+
+@dataclass(frozen=True)
+class RewardPart:
+    """A part of the reward of some TLs."""
+
+    reward: SimpleReward
+    weight: float
+    tls: frozenset[str]
+
+
+Reward = SimpleReward | tuple[RewardPart, ...]
+"""A TL's reward is the weighted sum of its parts."""
 
 
 class RewardedTls:
     """The TLs that are rewarded, and how: the same in all episodes."""
 
-    def __init__(self, reward: Reward, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> None:
+    def __init__(self, reward: SimpleReward, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> None:
         self.street, self.contracts = street, contracts
         if isinstance(reward, str) and ":" in reward:
             reward = load(reward)
@@ -153,6 +167,31 @@ class Rewards:
             self._sum[tl] += weight * value
             self._weight[tl] += weight
             self._sampled_s[tl] = now
+
+
+class CombinedRewards:
+    """The rewards of one episode, each the weighted sum of its parts."""
+
+    def __init__(self, parts: Sequence[tuple[RewardPart, Rewards]]) -> None:
+        self._parts = parts
+        self.is_sampled = any(rewards.is_sampled for _, rewards in parts)
+        self.is_difference = all(rewards.is_difference for _, rewards in parts)
+
+    def sample(self, now: float) -> None:
+        for _, rewards in self._parts:
+            rewards.sample(now)
+
+    def begin(self, tls: Sequence[str], now: float) -> None:
+        for _, rewards in self._parts:
+            rewards.begin(tls, now)
+
+    def since_last(self, tls: Sequence[str], now: float) -> list[float]:
+        total = dict.fromkeys(tls, 0.0)
+        for part, rewards in self._parts:
+            own = [tl for tl in tls if tl in part.tls]
+            for tl, value in zip(own, rewards.since_last(own, now), strict=True):
+                total[tl] += part.weight * value
+        return list(total.values())
 
 
 def names() -> list[str]:

@@ -15,8 +15,8 @@ from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from simulation import own_outputs
 from simulation.demand import SimulatedDemand
 
-LIBSUMO, TRACI = TRANSPORTS = ("libsumo", "traci")
-"""SUMO in this process, which has one at a time, or a SUMO program for each simulation.
+LIBSUMO, TRACI, SUMO_GUI = TRANSPORTS = ("libsumo", "traci", "sumo-gui")
+"""SUMO in this process, which has one at a time, or a SUMO program for each simulation, also with its window.
 
 SUMO 1.28 decides a few conflicts in junctions by the addresses of its objects. In a program of its own these follow
 from the simulation alone, so that it is the same again. In this process they depend on what the process has done
@@ -66,14 +66,14 @@ def simulated(
         city: its [network] is simulated.
         demand: the vehicles.
         tripinfo: file of the trips; None for none.
-        options: further options of SUMO.
+        options: further options of SUMO, which take precedence over those of this function.
         folder: where route files are written (default: the tripinfo file's).
         transport: one of TRANSPORTS.
         additional: additional files behind those of the configuration.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.
     """
-    outputs = ["--no-step-log", "--no-warnings"]
+    outputs = ["--no-step-log", "true", "--no-warnings", "true"]
     if tripinfo is not None:
         outputs += ["--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
     folder = folder or (tripinfo.parent if tripinfo is not None else None)
@@ -85,6 +85,10 @@ def simulated(
     files = [*own_outputs.additional_files(sumocfg, folder), *additional]
     if files:
         outputs += ["--additional-files", ",".join(map(str, files))]
+    # SUMO refuses an option that is set twice
+    given = {option.partition("=")[0] for option in options if option.startswith("-")}
+    own = zip(outputs[::2], outputs[1::2], strict=True)
+    outputs = [part for pair in own if pair[0] not in given for part in pair]
     connection = _start(["-c", str(sumocfg), *begin, *demand.options(sumocfg, folder), *outputs, *options], transport)
     try:
         with failures_of(connection, sumocfg):
@@ -99,7 +103,7 @@ def _start(arguments: Sequence[str], transport: str) -> SumoConnection:
         return start_libsumo(arguments)
     from controller.sumo.start import connect  # not at the top: it loads traci
 
-    connection = connect(SumoAccess(arguments=arguments), Interrupts())
+    connection = connect(SumoAccess(arguments=arguments, gui=transport == SUMO_GUI), Interrupts())
     try:
         connection.version()  # its answer comes after SUMO has read the first vehicles
     except SumoConnectionLost as error:

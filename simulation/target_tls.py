@@ -23,6 +23,7 @@ from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
+from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -33,7 +34,7 @@ from signals.policy import Action, Answer, Policies
 from signals.simulation_time import next_multiple_s
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import SimulatedDemand
-from simulation.rewards import REWARD_INTERVAL_S, Reward, RewardedTls, Rewards
+from simulation.rewards import REWARD_INTERVAL_S, CombinedRewards, Reward, RewardedTls, RewardPart, Rewards
 from simulation.street_simulation import SERVED_DEADLINE_S, TRACI, end_of, simulated
 
 
@@ -105,7 +106,11 @@ class TargetTls:
         # once: they are the same in every episode
         for each in [*self.contracts, *self.served.values()]:
             check_contract_matches_network(each, self.street)
-        self._rewarded = RewardedTls(task.reward, self.street, self.contracts)
+        parts = task.reward if isinstance(task.reward, tuple) else (task.reward,)
+        self._rewarded = [
+            (part, RewardedTls(part.reward if isinstance(part, RewardPart) else part, self.street, self.contracts))
+            for part in parts
+        ]
 
     @contextlib.contextmanager
     def simulation(
@@ -115,12 +120,13 @@ class TargetTls:
         rewards: bool = True,
         folder: Path | None = None,
         transport: str = TRACI,
+        options: Sequence[str] = (),
     ) -> Iterator["TargetSimulation"]:
         """Run an episode; the tripinfo file is complete after the block.
 
         Args:
             demand: the episode's demand.
-            tripinfo, folder, transport: see `simulated`.
+            tripinfo, folder, transport, options: see `simulated`.
             rewards: whether rewards are measured.
 
         Raises InputError, SimulationFailed.
@@ -131,12 +137,17 @@ class TargetTls:
             if self.served:
                 client = stack.enter_context(Client(task.server, retries=2))
                 policies = ServedPolicies(client, self.served, task.infer_model_number, SERVED_DEADLINE_S)
-            connection = stack.enter_context(simulated(city, demand, tripinfo, folder=folder, transport=transport))
+            connection = stack.enter_context(simulated(city, demand, tripinfo, options, folder, transport))
             control = Control([*self.contracts, *self.served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
-            measured = Rewards(self._rewarded, connection, simulation.now) if rewards else None
+            measured = self._rewards(connection, simulation.now) if rewards else None
             end_s = end_of(self.street, simulation.now, task.seconds)
             yield TargetSimulation(self.contracts, simulation, measured, end_s)
+
+    def _rewards(self, connection: SumoConnection, now: float) -> Rewards | CombinedRewards:
+        measured = [(part, Rewards(rewarded, connection, now)) for part, rewarded in self._rewarded]
+        parts = [(part, rewards) for part, rewards in measured if isinstance(part, RewardPart)]
+        return CombinedRewards(parts) if parts else measured[0][1]
 
 
 class TargetSimulation:
@@ -146,7 +157,7 @@ class TargetSimulation:
         self,
         contracts: Sequence[pb.PolicyContract],
         simulation: ControlledSimulation,
-        rewards: Rewards | None,
+        rewards: Rewards | CombinedRewards | None,
         end_s: float,
     ) -> None:
         """`contracts`: of the target TLs."""
@@ -168,7 +179,7 @@ class TargetSimulation:
         return self.loop.now >= self.end_s
 
     @property
-    def rewards(self) -> Rewards:
+    def rewards(self) -> Rewards | CombinedRewards:
         assert self._rewards is not None, "the episode is simulated with rewards"
         return self._rewards
 

@@ -1,9 +1,7 @@
 """One simulated episode: target TLs explore, served models control the infer TLs, other signals run their programs."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from signals.change_times import change_times, signal_safeties
 from signals.dialects import street
 from signals.policy import Action
 from simulation.demand import SimulatedDemand
+from simulation.scratch_folder import scratch_folder
 from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
 from simulation.trips import Trips, read_trips
 from training.actor_critics import ActorCritics, Layout, layouts
@@ -89,8 +88,8 @@ class EpisodeSimulator:
         """
         networks = [layout.networks(state, sharpness) for layout, state in zip(self.layouts, arrays, strict=True)]
         explorer = Explorer(networks, np.random.default_rng(list(seed)), explore)
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
-            tripinfo = Path(folder) / "tripinfo.xml"
+        with scratch_folder() as folder:
+            tripinfo = folder / "tripinfo.xml"
             with self.tls.simulation(demand, tripinfo, rewards=explore) as simulation:
                 while not simulation.is_over:
                     simulation.act(explorer.actions(simulation))

@@ -330,15 +330,37 @@ class SignalSafety:
             requested = state.shown.replace("y", "r")
             if self.rules.violation(requested) is not None:
                 requested = "r" * self.rules.links
-        if state.forced is not None and self._has_served(state.forced, now):
+        service = self._service(requested, now)
+        if service is None:
             state.forced = None
-        if state.forced is None and now >= state.bound_exceeded_at_s:
-            service = self._bounds.forced(state.shown, state.waiting_since_s, requested, now)
-            if service is not None:
-                state.forced_reason, state.forced = service
-        if state.forced is None or state.forced == requested:
+            return requested, reasons
+        state.forced_reason, state.forced = service
+        if state.forced == requested:
             return requested, reasons
         return state.forced, reasons | {state.forced_reason}
+
+    def _service(self, requested: str, now: float) -> tuple[OverrideReason, str] | None:
+        """(reason, green that serves a link beyond a bound) if one must be served at second `now`."""
+        state = self.state
+        if state.forced is not None and not self._has_served(state.forced, now):
+            return state.forced_reason, state.forced
+        if now < state.bound_exceeded_at_s:
+            return None
+        return self._bounds.forced(state.shown, state.waiting_since_s, requested, now)
+
+    def allows(self, green: str, now: float) -> bool:
+        """True if the rules let a change to a green begin at second `now`, or keep it.
+
+        False if it has a conflict, a link beyond a bound is served by another one, or a link that loses its green has
+        not shown it for min green.
+        """
+        if self.rules.violation(green) is not None:
+            return False
+        service = self._service(green, now)
+        if service is not None and service[1] != green:
+            return False
+        young = self._young(now)
+        return not young or not young & _green_links(self.shown) & ~_green_links(green)
 
     def _has_served(self, forced: str, now: float) -> bool:
         return self.shown == forced and all(
@@ -486,3 +508,8 @@ class SignalSafety:
         self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
         self.permitted = PermittedState(self.signal, self.shown, seal=_SEAL)
+
+
+def _green_links(state: str) -> int:
+    """The links of a state that show G or g, as a mask."""
+    return links_that_show(PROTECTED, state) | links_that_show(PERMISSIVE, state)

@@ -1,6 +1,7 @@
 """Run functions in worker processes; retry a job up to MAX_RETRIES times if its process dies."""
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from simulation.executors import Executor, reported_exit
+from simulation.scratch_folder import scratch_folder
 from simulation.street_simulation import SimulationFailed
 
 TERMINATE_TIMEOUT_S = 5.0
@@ -32,9 +34,10 @@ class Processes(Executor):
     def __init__(self, cpus: int) -> None:
         """Prepare the processes; each starts with its first job. `cpus`: CPUs that all jobs may use at once."""
         self._cpus = cpus
-        self._folder = tempfile.TemporaryDirectory(prefix="greenserve-")
+        self._stack = contextlib.ExitStack()
+        self._folder = str(self._stack.enter_context(scratch_folder()))
         """Temporary files of all processes, removed here because a killed process leaves its files."""
-        self._processes = [_Process(self._folder.name) for _ in range(cpus)]
+        self._processes = [_Process(self._folder) for _ in range(cpus)]
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
         idle = self._processes[: max(1, self._cpus // cpus)]
@@ -68,7 +71,7 @@ class Processes(Executor):
                 process.terminate()
         for process in self._processes:
             process.close()
-        self._folder.cleanup()
+        self._stack.close()
 
 
 class _Process:

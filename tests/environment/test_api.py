@@ -7,16 +7,20 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
+from types import ModuleType
 
 import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env, data_equivalence
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import greenserve
+from city.errors import InputError
 from tests.conftest import GRID, ROOT
 from tests.environment.conftest import play
 
@@ -47,15 +51,92 @@ def test_pettingzoos_turn_by_turn_interface_works(parallel):
 
 
 def test_pettingzoos_seed_test_passes_with_two_environments_at_once():
-    # over libsumo the second one is refused
-    parallel_seed_test(lambda: greenserve.parallel_env(CITY, ["SA101", "SA103"], seconds=60, transport="traci"), 20)
+    with pytest.warns(UserWarning, match="libsumo is in use in this process"):
+        parallel_seed_test(lambda: greenserve.parallel_env(CITY, ["SA101", "SA103"]), 60)
+
+
+def test_second_environment_of_a_process_runs_beside_the_first(parallel):
+    environments = [parallel(["SA101"], seconds=60, demand="city") for _ in range(3)]
+    with pytest.warns(UserWarning, match="libsumo is in use in this process") as warned:
+        starts = [env.reset(seed=1)[0]["SA101"] for env in environments]
+        for _ in range(12):
+            steps = [env.step({"SA101": 1}) for env in environments]
+        again = [env.reset(seed=1)[0]["SA101"] for env in environments]
+    assert all(np.array_equal(starts[0], other) for other in (*starts, *again))
+    assert len({float(rewards["SA101"]) for _, rewards, *_ in steps}) == 1 and steps[0][1]["SA101"] < 0
+    assert [w.filename for w in warned] == [__file__] * 2, "one line for each that runs over TraCI, at the user's line"
+
+
+def test_masked_greens_are_those_that_the_safety_rules_would_not_allow(single, grid_city):
+    """Random choices of the unmasked greens are followed without override."""
+    safety = replace(grid_city.safety, min_green_s=12.0, max_red_s=60.0)
+    env, rng = single("SA101", city=replace(grid_city, safety=safety), seconds=600), np.random.default_rng(1)
+    with pytest.raises(ResetNeeded):
+        env.action_masks()
+    _, info = env.reset(seed=1)
+    masks, is_over = [], False
+    while not is_over:
+        mask = env.action_masks()
+        assert mask.dtype == bool and info["action_mask"].dtype == np.int8 and np.array_equal(mask, info["action_mask"])
+        masks.append(tuple(mask))
+        action = int(rng.choice(np.flatnonzero(mask)))
+        decided_s = info["time_s"]
+        _, _, _, is_over, info = env.step(action)
+        overrides = {override["reason"] for override in info["overrides"] if override["at_s"] == decided_s}
+        # those of a change that is permitted; the service of max red has its own yellow
+        assert overrides <= {"yellow", "clearance", *(["max_red"] if sum(mask) == 1 else [])}
+    assert (True,) * 4 in masks and any(sum(mask) == 1 for mask in masks) and all(map(any, masks))
+    with pytest.raises(InputError, match="SA103: its actions are numbers, which have no mask"):
+        numbers = single("SA103", seconds=60)
+        numbers.reset(seed=1)
+        numbers.action_masks()
+
+
+def test_sb3_contribs_maskable_ppo_trains_with_the_masks(single):
+    contrib = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed (pip install sb3-contrib)")
+    from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+
+    env = single("SA101", seconds=60)
+    assert is_masking_supported(env)
+    model = contrib.MaskablePPO("MlpPolicy", env, n_steps=24, batch_size=24, n_epochs=1, device="cpu").learn(48)
+    observation, info = env.reset(seed=1)
+    action, _ = model.predict(observation, action_masks=get_action_masks(env), deterministic=True)
+    assert info["action_mask"][action]
+
+
+def test_environment_evaluates_beside_its_training():
+    sb3 = pytest.importorskip("stable_baselines3", reason=NO_SB3)
+    callbacks = pytest.importorskip("stable_baselines3.common.callbacks", reason=NO_SB3)
+    make_vec_env = pytest.importorskip("stable_baselines3.common.env_util", reason=NO_SB3).make_vec_env
+    warnings.filterwarnings("ignore", "libsumo is in use")
+    envs = make_vec_env(lambda: greenserve.env(CITY, "SA101", seconds=60), n_envs=2)
+    with (
+        contextlib.closing(envs),
+        contextlib.closing(make_vec_env(lambda: greenserve.env(CITY, "SA101", seconds=60))) as evaluated,
+    ):
+        callback = callbacks.EvalCallback(evaluated, n_eval_episodes=1, eval_freq=16, verbose=0)
+        sb3.PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1, device="cpu").learn(64, callback)
+        assert len(callback.evaluations_results or [callback.last_mean_reward]) and np.isfinite(
+            callback.last_mean_reward
+        )
+
+
+def test_gymnasiums_synchronous_vectorisation_runs():
+    warnings.filterwarnings("ignore", "libsumo is in use")
+    makes = [lambda: greenserve.env(CITY, "SA101", seconds=60, demand="city")] * 2
+    with contextlib.closing(gymnasium.vector.SyncVectorEnv(makes)) as envs:
+        envs.reset(seed=[1, 1])
+        for action in (0, 1, 2):
+            observations, rewards, *_ = envs.step(np.array([action, action]))
+        assert np.array_equal(*observations) and rewards[0] == rewards[1], "the same seed"
 
 
 def test_episode_over_libsumo_is_repeated_by_its_seed(parallel):
     env = parallel(["SA101", "SA103"], seconds=150)
     first, again, other = (play(env, seed=seed) for seed in (3, 3, 4))
     for (a, rewards, infos), (b, same_rewards, same_infos) in zip(first, again, strict=True):
-        assert all(np.array_equal(a[tl], b[tl]) for tl in a) and rewards == same_rewards and infos == same_infos
+        assert all(np.array_equal(a[tl], b[tl]) for tl in a) and rewards == same_rewards
+        assert data_equivalence(infos, same_infos)
     assert any(not np.array_equal(a[tl], b[tl]) for (a, _, _), (b, _, _) in zip(first, other, strict=True) for tl in a)
 
 
@@ -125,6 +206,22 @@ def test_importing_greenserve_is_light(tmp_path):
     assert done.stdout.strip() == "[]", done.stderr
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = greenserve.nothing
+
+
+def test_tensorboard_loads_no_tensorflow_beside_greenserve(tmp_path):
+    pytest.importorskip("tensorboard")
+    script = "import sys, greenserve\nfrom tensorboard.compat import tf\ntf.io\nprint('tensorflow' in sys.modules)"
+    assert run_script(script, tmp_path).stdout.strip() == "False"
+
+
+def test_tensorflow_beside_pytorch_with_triton_is_named(tmp_path, single, monkeypatch):
+    (tmp_path / "triton.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("tensorflow", "torch"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with pytest.warns(UserWarning, match="import greenserve before stable_baselines3") as warned:
+        single(seconds=60)
+    assert warned[0].filename.endswith("conftest.py"), "the user's line"
 
 
 @pytest.mark.parametrize("name", ["environment", "simulation"])

@@ -11,15 +11,18 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import libsumo
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
 import greenserve
-from city import config
+from city import config, network
 from city.errors import InputError
+from controller.sumo.programs import sumo_program
 from environment.demand import demand_of
+from environment.street_image import StreetImage
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from signals import contract
@@ -299,3 +302,94 @@ def test_there_is_no_picture_without_a_render_mode(single):
     env.reset(seed=1)
     with pytest.warns(UserWarning, match=r'pass render_mode="rgb_array"'):
         assert env.render() is None
+
+
+SUMMARY = ("delay_s", "duration_s", "stops", "arrived", "vehicles", "overrides")
+
+
+@pytest.mark.parametrize("transport", ["libsumo", "traci"])
+def test_last_info_has_the_summary_of_the_trips(transport, parallel, tmp_path, grid_city):
+    file = tmp_path / "trips.xml"
+    city = replace(grid_city, safety=replace(grid_city.safety, min_yellow_s=5.0))
+    env = parallel(TARGETS, seconds=300, tripinfo=file, transport=transport, city=city)
+    *before, (_, _, infos) = play(env)
+    assert not any(name.startswith("episode_") for _, _, other in before for name in other["SA101"])
+    trips = read_trips(file, 300.0)
+    overrides = sum(len(info["overrides"]) for *_, other in (*before, (0, 0, infos)) for info in other.values())
+    expected = (trips.delay_s, trips.duration_s, trips.stops, trips.finished, trips.total, overrides)
+    for info in infos.values():
+        assert tuple(info[f"episode_{name}"] for name in SUMMARY) == expected
+    assert trips.total > trips.finished > 0 and trips.delay_s > 0 and overrides
+
+
+def test_gymnasiums_statistics_have_the_summary(single):
+    env = gymnasium.wrappers.RecordEpisodeStatistics(single("SA101", seconds=60))
+    env.reset(seed=1)
+    while not (step := env.step(0))[3]:
+        pass
+    assert step[4]["episode"]["l"] == 12 and step[4]["episode_delay_s"] >= 0 and step[4]["episode_vehicles"] > 0
+
+
+def test_stable_baselines3s_monitor_has_the_summary(single, tmp_path):
+    monitor = pytest.importorskip("stable_baselines3.common.monitor", reason="stable-baselines3 is not installed")
+    env = monitor.Monitor(single("SA101", seconds=60), str(tmp_path / "x"), info_keywords=("episode_delay_s",))
+    env.reset(seed=1)
+    while not (step := env.step(0))[3]:
+        pass
+    assert step[4]["episode"]["episode_delay_s"] == step[4]["episode_delay_s"]
+    assert "episode_delay_s" in (tmp_path / "x.monitor.csv").read_text()
+
+
+def test_figures_of_sumo_rl_and_its_csv_files_are_written_with_a_city_too(parallel, tmp_path):
+    options = {"add_system_info": True, "add_per_agent_info": True, "out_csv_name": str(tmp_path / "out" / "x")}
+    env = parallel(["SA101", "SA103"], seconds=100, **options)
+    for _ in range(2):
+        steps = play(env)
+    last = steps[-1][2]["SA103"]
+    assert (
+        last["SA103_stopped"] >= 0
+        and last["agents_total_stopped"] >= last["SA103_stopped"]
+        and "SA101_stopped" not in last
+    )
+    first, second = sorted((tmp_path / "out").glob("x_conn*_ep*.csv"))
+    lines = second.read_text().splitlines()
+    assert first.name.endswith("_ep1.csv") and len(lines) == 1 + len(steps)
+    assert lines[0].startswith("step,system_total_stopped,") and lines[-1].startswith("100.0,")
+
+
+def test_options_in_which_a_simulation_is_not_sumo_rls_are_named(tmp_path):
+    for path in GRID.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        greenserve.env(tmp_path / "city.toml", "SA101").close()
+        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
+        sumocfg = tmp_path / "grid.sumocfg"
+        text = sumocfg.read_text()
+        assert '<time-to-teleport value="-1"/>' in text
+        sumocfg.write_text(text.replace('value="-1"', 'value="300"'))
+        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
+        options = '<waiting-time-memory value="1000"/>'
+        sumocfg.write_text(text.replace("</processing>", f"{options}</processing>"))
+        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
+    first, second = [w for w in caught if w.category is UserWarning]
+    assert "differs from sumo-rl's in waiting-time-memory 100 (sumo-rl 1000); set these" in str(first.message)
+    assert "in time-to-teleport 300 (sumo-rl -1), waiting-time-memory 100" in str(second.message)
+    assert first.filename == __file__, "the user's line"
+
+
+@pytest.mark.parametrize("dialect", ["sumo-rl", "street"])
+def test_picture_shows_the_approach_that_the_observation_sees(dialect, single, tmp_path):
+    """Two lanes of 500 m: sumo-rl counts all of them, the street dialect sees 300 m."""
+    net = tmp_path / "long.net.xml"
+    command = [sumo_program("netgenerate"), "--grid", "--grid.number", "1", "--grid.attach-length", "500"]
+    command += ["--default-junction-type", "traffic_light", "--output-file", str(net)]
+    subprocess.run(command, check=True, capture_output=True)
+    street = network.read(net)
+    signal = max(street.signals, key=lambda name: len(street.signals[name].links))
+    city = config.City(net, config.Network(net=net), tls={"J": config.TL((signal,), dialect, "J")})
+    image = StreetImage(street, [contract.build(city, city.tls["J"], street)])
+    heights_m = image._size[1] / image._scale
+    lane = street.signals[signal].lanes[0]
+    assert street.lane_length_m[lane] > 480
+    assert heights_m > (2 * 480 if dialect == "sumo-rl" else 2 * 300) and (dialect == "sumo-rl" or heights_m < 2 * 400)

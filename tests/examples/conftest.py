@@ -11,7 +11,9 @@ def pytorch(tmp_path_factory):
     packages = [
         pytorch_venv.TORCH,
         pytorch_venv.SB3,
+        pytorch_venv.SB3_CONTRIB,
         pytorch_venv.SUPERSUIT,
+        "torchrl",
         *pytorch_venv.RLLIB,
         "pytest",
         "pytest-timeout",

@@ -38,13 +38,14 @@ def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
         "-m",
         "",
         "-k",
-        "stable_baselines3 or supersuit",
+        "stable_baselines3 or supersuit or sb3_contrib or beside_its_training",
         "-p",
         "no:cacheprovider",
         "tests/environment/test_api.py",
+        "tests/environment/test_episodes.py",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    assert re.search(r"^3 passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert re.search(r"^6 passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")

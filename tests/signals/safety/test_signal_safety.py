@@ -202,6 +202,37 @@ class TestByExample:
         assert shown[30] == "rrry" and shown[33] == "GgGr" and "GrGr" not in shown
         assert OverrideReason.MAX_RED not in {x.reason for _, overrides in permitted for x in overrides}
 
+    @pytest.mark.parametrize(
+        ("times", "shown", "now", "allowed"),
+        [
+            ({}, "GgGr", 5, ["GgGr", "Ggrr", "rrrG"]),
+            ({}, "GgGr", 4.999, ["GgGr"]),
+            ({}, "Ggrr", 4.999, ["GgGr", "Ggrr"]),
+            ({"max_red_s": 30}, "GgGr", 29.999, ["GgGr", "Ggrr", "rrrG"]),
+            ({"max_red_s": 30}, "GgGr", 30, ["rrrG"]),
+            ({"max_green_s": 20}, "GgGr", 20, ["rrrG"]),
+        ],
+    )
+    def test_greens_that_may_begin_are_those_that_are_followed_without_override(
+        self, crossing, times, shown, now, allowed
+    ):
+        greens = ("GgGr", "Ggrr", "rrrG", "GgGG", "rr")
+        safety = adopted(crossing, replace(TIMES, **times), shown, ("GgGr", "Ggrr", "rrrG"))
+        before = copy.deepcopy(safety.state)
+        assert [green for green in greens if safety.allows(green, now)] == allowed
+        assert safety.state == before, "asking changes nothing"
+        late = {OverrideReason.YELLOW, OverrideReason.CLEARANCE}
+        for green in greens:
+            overridden = reasons(copy.deepcopy(safety).permit(green, now)[1]) - late
+            assert (green in allowed) == (not overridden), green
+
+    def test_service_of_max_red_allows_no_other_green_until_it_is_served(self, crossing):
+        safety = adopted(crossing, replace(TIMES, max_red_s=30), "GgGr")
+        for now in range(30, 38):
+            safety.permit("GgGr", now)
+            assert [safety.allows(green, now) for green in BOTH] == [False, True], now
+        assert safety.allows("GgGr", 38)
+
     def test_transitions_show_no_pair_of_greens_that_no_phase_shows(self, grid_street):
         for signal in grid_street.signals.values():
             states = list(dict.fromkeys(phase.state for program in signal.programs for phase in program.phases))
