@@ -37,7 +37,7 @@ def parser(prog: str) -> Parser:
     )
     street_count = f"with --streets synthetic: number of streets (default: {STREET_COUNT})"
     flags.add_count(parser, "--street-count", 1, street_count)
-    flags.add_episodes(parser, 960, 24)
+    flags.add_episodes(parser, 1920, 24)
     flags.add_seconds(parser, f"simulated time of an episode (default: {SECONDS:g})", SECONDS)
     select_command.add_results(parser)
     flags.add_ppo(parser, StreetPpo(), StreetPpo(), left_out=("hidden_sizes",))

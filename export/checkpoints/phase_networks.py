@@ -136,8 +136,6 @@ def _training_text(training: Mapping[str, Any]) -> str:
     if tls := training.get("trained_on"):
         return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
     streets = training.get("--streets", "unknown")
-    if source := training.get("distilled_from"):
-        return f"distilled from {source}, seed {training.get('--seed', 'unknown')}"
     return (
         f"seed {training.get('--seed', 'unknown')}, streets: {len(streets) if isinstance(streets, list) else streets}, "
         f"{training.get('--updates', '?')} updates of {training.get('--episodes-per-update', '?')} episodes of "
