@@ -48,7 +48,7 @@ class StreetsSettings:
     """Folders of the streets."""
     number: int = 1
     """Model number of the policy."""
-    updates: int = 40
+    updates: int = 80
     episodes_per_update: int = 24
     seconds: float = 1200.0
     heavy: float = 0.4
