@@ -155,8 +155,8 @@ def warn_of_tensorflow() -> None:
     """Warn if this process has loaded TensorFlow beside a PyTorch with Triton."""
     if {"tensorflow", "torch"} <= sys.modules.keys() and importlib.util.find_spec("triton"):
         warnings.warn(
-            "TensorFlow is loaded beside PyTorch with Triton, which may crash without a message; import greenserve "
-            "before stable_baselines3, which imports TensorFlow through TensorBoard",
+            "TensorFlow is loaded beside PyTorch with Triton, which may crash without a message; import env from "
+            "greenserve before stable_baselines3, which imports TensorFlow through TensorBoard",
             stacklevel=CALLER,
         )
 

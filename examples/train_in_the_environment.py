@@ -17,9 +17,9 @@ from typing import Any
 import pipeline
 import same_trips
 
-import greenserve
 from city.arguments import Parser
 from city.errors import InputError
+from greenserve import env as environment_of  # before stable_baselines3
 
 TARGET, NEIGHBOURS = "SA101", ("SA102", "SA104")
 SEED = 42
@@ -29,7 +29,7 @@ def train(checkpoint: Path, models: Path, steps: int, seconds: int) -> None:
     """Train PPO on varied demand and save it as a zip."""
     from stable_baselines3 import PPO
 
-    env = greenserve.env(pipeline.CITY, TARGET, NEIGHBOURS, infer_model_path=models, seconds=seconds)
+    env = environment_of(pipeline.CITY, TARGET, NEIGHBOURS, infer_model_path=models, seconds=seconds)
     model = PPO("MlpPolicy", env, n_steps=512, gamma=0.97, seed=SEED, device="cpu")
     model.learn(steps)
     env.close()

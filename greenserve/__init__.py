@@ -4,9 +4,7 @@ As a library: the environments, and the client of the model servers."""
 
 import importlib
 import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,12 +22,6 @@ _MODULES = {
     "parallel_env": ("environment", "environment", _PACKAGES),
 }
 """Name -> (module, the extra and our packages that it needs). Imported when first used: the command starts fast."""
-
-_NO_TENSORFLOW = "tensorboard.compat.notf"
-if "tensorflow" not in sys.modules:
-    # stable-baselines3 imports TensorBoard, which would load TensorFlow to write its files, and PyTorch with Triton
-    # crashes beside it: with this module, TensorBoard writes them itself
-    sys.modules.setdefault(_NO_TENSORFLOW, ModuleType(_NO_TENSORFLOW))
 
 
 def __getattr__(name: str) -> Any:
