@@ -373,13 +373,14 @@ class Alarms:
     def _follow_policies(self, decisions: Iterable[TlDecision]) -> None:
         for decision in decisions:
             green = is_uniform = None
-            if decision.mode is ControlMode.POLICY:
+            # without a policy's answer, a fallback controls it, whose greens are not these phases
+            if decision.mode is ControlMode.POLICY and isinstance(decision.answer, Answer):
                 phases = decision.phase_state.phases
                 green = self._waiting_greens.green_to_leave(decision.tl, decision.observation, phases)
                 is_uniform = 1 if _is_uniform(decision.answer) else None
             self._follow(GREEN_KEPT, decision.tl, green)
             self._follow(UNIFORM, decision.tl, is_uniform)
-        text = f"kept a green for {MAX_KEPT_S:g} s while vehicles halt at others"
+        text = f"kept a green for {MAX_KEPT_S:g} s while vehicles halt or persons wait at others"
         self._hold_lasting(GREEN_KEPT, MAX_KEPT_S, text)
         self._hold_lasting(UNIFORM, MAX_UNIFORM_S, f"given all greens one score for {MAX_UNIFORM_S:g} s")
 
@@ -394,7 +395,7 @@ class Alarms:
     def _hold_lasting(self, alarm_id: str, max_s: float, text: str) -> None:
         tls = [tl for tl, (_, since_s) in self._lasting[alarm_id].items() if self._now - since_s >= max_s]
         if tls or alarm_id in self._active:
-            self._holds(alarm_id, tls, f"{len(tls)} TLs have {text}")
+            self._holds(alarm_id, tls, f"{len(tls)} {'TL has' if len(tls) == 1 else 'TLs have'} {text}")
 
     def _judge_window(self) -> None:
         """Begin or end the alarms of shares, and begin the next window."""

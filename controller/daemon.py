@@ -91,7 +91,6 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
-        alarms.follow_greens(WaitingGreens(contracts.values(), street))
         run_log = RunLog(metrics, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.registry.register(traffic)
@@ -100,6 +99,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             city = config.city
             tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver)
             begin = checked_start(connection, street, tls.contracts)
+            alarms.follow_greens(WaitingGreens(contracts.values(), street))
             subscribers: list[Subscriber] = [run_log, traffic, alarms]
             if interface is not None:
                 subscribers.append(interface.state)

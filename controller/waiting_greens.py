@@ -1,4 +1,4 @@
-"""Vehicles that wait at other greens than the current one, by a decision's observation."""
+"""Vehicles and persons that wait at other greens than the current one, by a decision's observation."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,7 @@ class WaitingGreens:
                 self._others[contract.tl] = _others(contract, street)
 
     def green_to_leave(self, tl: str, observation: Iterable[float], phases: Iterable[int]) -> int | None:
-        """The current green if vehicles halt on a lane that only others serve; None if not, or if it is not known."""
+        """The current green if vehicles or persons wait on a lane that only others serve; None if not, or not known."""
         (green, *_), others = (*phases, -1), self._others.get(tl, [])
         if not 0 <= green < len(others):
             return None
@@ -35,12 +35,14 @@ class WaitingGreens:
 
 def _others(contract: pb.PolicyContract, street: StreetNetwork) -> list[NDArray[np.intp]]:
     (signal,) = contract.signals
-    links_of: dict[str, list[int]] = {}
-    for link, connections in enumerate(street.signals[signal.id].links):
+    greens, links = greens_of(signal), street.signals[signal.id].links if signal.id in street.signals else ()
+    if any(len(state) != len(links) for state in greens):
+        return []  # of another network, which whoever compares them says
+    links_of: dict[str, list[int]] = {approach.lane_id: [*approach.links] for approach in signal.approaches}
+    for link, connections in enumerate(() if links_of else links):
         for lane, _ in connections:
             links_of.setdefault(lane, []).append(link)
     columns = [(k, f.lane_id) for k, f in enumerate(contract.observation.features) if f.kind in WAITING and f.lane_id]
-    greens = greens_of(signal)
     served = [{lane for lane, links in links_of.items() if any(state[k] in "Gg" for k in links)} for state in greens]
     return [
         np.array([k for k, lane in columns if lane not in own and any(lane in other for other in served)], np.intp)

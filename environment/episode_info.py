@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from city import whole_files
+from city.errors import InputError, first_line
 from simulation.tl_readings import TlReadings
 from simulation.trips import Trips
 
@@ -75,10 +76,13 @@ class CsvFiles:
             return
         self._episode += 1
         path = Path(f"{self._beginning}_conn{self._connection}_ep{self._episode}.csv")
-        path.parent.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         table = csv.DictWriter(text, list(self.rows[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(self.rows)
         self.rows = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"out_csv_name: {path.parent}: {first_line(error)}; pass another path") from None
         whole_files.write(path, text.getvalue())

@@ -326,8 +326,10 @@ class Episodes:
 
     def close(self) -> None:
         """End the episode and the server; nothing is left behind. Safe to repeat."""
-        self._end_episode()
-        self._finalizer()
+        try:
+            self._end_episode()
+        finally:
+            self._finalizer()
 
     def _end_episode(self) -> None:
         self._simulation = None

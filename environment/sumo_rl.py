@@ -54,8 +54,8 @@ DEFAULTS: Mapping[str, Any] = {
     "floors": "dialect", "demand": SAME, "seconds": 20000, "reward": "diff-waiting-time", "sumo_seed": "random",
     "add_system_info": True, "add_per_agent_info": True, "sumo_warnings": True,
 }  # fmt: skip
-"""Of an environment of a net_file."""
-STREET: Mapping[str, Any] = {
+"""Defaults of an environment with a net_file."""
+STREET_ARGUMENTS: Mapping[str, Any] = {
     "begin_time": 0, "max_depart_delay": -1, "waiting_time_memory": 1000, "time_to_teleport": -1, "delta_time": 5,
     "yellow_time": 2, "min_green": 5, "max_green": 50, "enforce_max_green": False,
 }  # fmt: skip
@@ -93,8 +93,9 @@ def with_our_names(given: Mapping[str, Any], is_single: bool) -> dict[str, Any]:
         raise InputError(f"single_agent = {takes_first!r} is the environment of {other}; call that")
     if options.pop("use_gui", False) or options.get("render_mode") == "human":
         options["transport"] = SUMO_GUI
-    if "net_file" not in options:
-        if named := [name for name in ("route_file", *STREET) if name in options]:
+    if options.get("net_file") is None:
+        options.pop("net_file", None)
+        if named := [name for name in ("route_file", *STREET_ARGUMENTS) if name in options]:
             raise InputError(f"{named[0]} belongs to net_file; without it city.toml has it (greenserve city init)")
         return options
     if isinstance(options.get("city"), City) or str(options.get("city", "city.toml")) != "city.toml":
@@ -111,7 +112,7 @@ def city_of(options: dict[str, Any], folder: Path) -> City:
 
     `folder`: where the SUMO configuration is written.
     """
-    street = {name: options.pop(name, default) for name, default in STREET.items()}
+    street = {name: options.pop(name, default) for name, default in STREET_ARGUMENTS.items()}
     for name, value in street.items():
         if name != "enforce_max_green" and (not isinstance(value, numbers.Real) or not math.isfinite(value)):
             raise InputError(f"{name} = {value!r} must be a number")

@@ -30,7 +30,7 @@ class TrafficSignal(TlReadings):
         intersection: Intersection | None = None,
         begin_s: float = 0.0,
     ) -> None:
-        """Without a connection, before an episode, it has lanes, number of phases and times alone."""
+        """Without a connection, before an episode, it has lanes, number of phases and times alone, as in sumo-rl."""
         connected: Any = connection, waiting
         super().__init__(contract, connected[0], street, connected[1], begin_s)
         self._intersection: Any = intersection
@@ -58,11 +58,13 @@ class TrafficSignal(TlReadings):
     @property
     def green_phase(self) -> int:
         """Index of the green phase that is shown, or follows the yellow."""
-        return self._phase.green
+        return 0 if self._intersection is None else self._phase.green
 
     @property
     def time_since_last_phase_change(self) -> float:
         """The time since the yellow began, in s; if the safety rules delayed the green, since it would have begun."""
+        if self._intersection is None:
+            return 0.0
         timing = self._intersection.contract.timing
         changed_s = self._phase.change_allowed_s - (timing.min_green_s + timing.yellow_s + timing.all_red_s)
         return float(self.sumo.simulation.getTime() - changed_s)

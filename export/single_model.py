@@ -163,8 +163,10 @@ class TlExport:
             output_tensor=tl.output_tensor or training.output_tensor,
             hints=ArchitectureHints(
                 architecture=tl.actor,
-                # a fact of the checkpoint; city.toml's is for those that have none
-                hidden_activation=record.hidden_activation if record is not None else tl.hidden_activation,
+                # a fact of the checkpoint, unless a flag names another; city.toml's is for those that have none
+                hidden_activation=job.overrides.get(
+                    "hidden_activation", record.hidden_activation if record is not None else tl.hidden_activation
+                ),
                 output_activation=tl.output_activation,
                 hidden_sizes=tl.hidden_sizes,
                 epsilon=tl.batch_norm_epsilon,

@@ -47,6 +47,6 @@ def only_action(contract: pb.PolicyContract, actions: NDArray[Any]) -> str:
 def warning(action: str) -> str:
     """The warning about a policy's only action."""
     return (
-        f"warning: gives one action, {action}, for all of {COUNT} varied observations, so it would not react to "
-        "traffic; compare it with greenserve evaluate, or train it again"
+        f"warning: gives one action, {action}, for all of {COUNT} or more varied observations, so it would not react "
+        "to traffic; compare it with greenserve evaluate, or train it again"
     )

@@ -22,7 +22,6 @@ from simulation.model_files import Versions
 
 PARENT_INTERVAL_S = 1.0
 """Wall time between two looks at the parent process."""
-STOP_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
@@ -78,19 +77,16 @@ def _port(process: subprocess.Popen[bytes]) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        _pipe(process.stdin).close()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    finally:
-        _pipe(process.stdout).close()
+    # it has nothing to finish, and a process that was forked from this one may hold its stdin open
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(stream).close()
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None, "it was asked for"
+    assert stream is not None, "Popen has PIPE"
     return stream
 
 

@@ -20,7 +20,8 @@ def scratch_folder() -> Iterator[Path]:
     """Make a temporary folder, and remove it after the block; first remove those of processes that were killed."""
     _remove_abandoned(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name, (Path(name) / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # some network file systems have no locks: then nothing removes it
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield Path(name)
 
 

@@ -31,7 +31,8 @@ class Start:
     def digest(self) -> str:
         """Differs between starts that differ."""
         own = [array for tl in sorted(self.layers) for layer in self.layers[tl] for array in layer]
-        return hashlib.sha256(b"".join(array.tobytes() for array in [*own, *self.street])).hexdigest()
+        content = b"".join(array.tobytes() for array in [*own, *self.street])
+        return hashlib.sha256(self.activation.encode() + content).hexdigest()
 
 
 @dataclass(frozen=True)

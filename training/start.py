@@ -20,11 +20,13 @@ from export.graphs.graph_actor import GraphActor
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, Q_VALUES
 from signals import contract as contracts
+from signals.dialects import street as street_dialect
 from training.actor_critics import ACTIVATIONS
 from training.phase_competition import policy_file
 from training.settings import Layers, Start, sizes_of
 from training.transitions import Float32s
 
+STREET = street_dialect.DIALECT.name
 PRETRAINED = "pretrained"
 """Stands for the policy that greenserve ships."""
 
@@ -49,8 +51,12 @@ def load(given: str, city: City, tls: Sequence[str]) -> tuple[Start, str]:
                     is_stored = file.suffix == phase_networks.SUFFIX
                     arrays = policy_file.load(file) if is_stored else [step.network[name] for name in SHAPES]
                     shared[tl] = arrays
-                case Actor():
+                case Actor() if contract.observation.dialect != STREET:
                     layers[tl], activations[tl] = _layers(actor, contract)
+                case Actor():
+                    raise InputError(
+                        f"is no network of dialect {STREET}, of which {tl} is; pass a .policy file or {PRETRAINED}"
+                    )
                 case _:
                     raise InputError(_refusal(tl, "is a graph of unknown layers"))
     first = next(iter(shared.values()), [])

@@ -8,6 +8,7 @@ import numpy as np
 
 from city.network import StreetNetwork
 from controller.alarms import MAX_ENDED, Alarms, UnknownAlarm
+from controller.decision_step import NO_ANSWER
 from controller.events import TlDecision
 from controller.recording.messages import MODE_OF
 from controller.recording.record_writer import NS
@@ -97,7 +98,9 @@ def _decision(tl: str, recorded: record.TlStep) -> TlDecision:
     """A recorded decision, with what alarms look at."""
     made, mode = recorded.decision, MODE_OF.get(recorded.mode, ControlMode.POLICY)
     phase_state = PhaseState(tuple(made.phases), made.min_green_passed)
-    answer = Answer(np.array(made.action), scores=np.array(made.scores, np.float32))
+    answer: Answer | Exception = NO_ANSWER
+    if made.action:
+        answer = Answer(np.array(made.action), scores=np.array(made.scores, np.float32))
     return TlDecision(tl, np.array(made.observation, np.float32), phase_state, answer, made.failure, mode, mode)
 
 

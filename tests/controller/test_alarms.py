@@ -3,6 +3,7 @@
 import re
 from collections import UserDict
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from city import config, network
+from city.config import TL, City
 from controller import alarms as alarms_module
 from controller.alarms import KINDS, Alarms, UnknownAlarm, instructions
+from controller.decision_step import NO_ANSWER
 from controller.events import OperatorCommand
 from controller.pace import PaceState
 from controller.waiting_greens import WaitingGreens
@@ -177,9 +180,9 @@ def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, 
     served = {lane for lane, shown in by_lane.items() if any(shown)}
     assert served and served != by_lane.keys()
 
-    def decide(at_s, lanes, green=0, mode=POLICY):
+    def decide(at_s, lanes, green=0, mode=POLICY, **changes):
         x = observed_queue(built, lanes)
-        made = decision("SA101", mode=mode)._replace(observation=x, phase_state=PhaseState((green,), True))
+        made = decision("SA101", mode=mode)._replace(observation=x, phase_state=PhaseState((green,), True), **changes)
         alarms.add(event(at_s, [made]))
         return ids(alarms)
 
@@ -187,12 +190,42 @@ def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, 
     assert not any(decide(5 * k, others) for k in range(60))
     assert decide(300, others) == ["GreenserveGreenKept"]
     (alarm,) = alarms.current()
-    assert [*alarm.subjects] == ["SA101"] and "for 300 s while vehicles halt at others" in alarm.text
+    assert [*alarm.subjects] == [
+        "SA101"
+    ] and "1 TL has kept a green for 300 s while vehicles halt or persons" in alarm.text
     assert decide(305, served) == [], "nobody waits at another green"
     for k in range(200):
         assert decide(310 + 5 * k, others, green=k // 50 % 2) == [], "it changes"
     found = [decide(1400 + 5 * k, others, mode=FALLBACK) for k in range(100)]
     assert not any("GreenserveGreenKept" in names for names in found), "its policy has no part in it"
+    found = [decide(2000 + 5 * k, others, answer=NO_ANSWER) for k in range(100)]
+    assert not any("GreenserveGreenKept" in names for names in found), "max-pressure or greedy controls it"
+
+
+def test_a_contract_of_another_network_has_no_greens_to_leave(sa101, crossroads_net):
+    built, street = sa101
+    other = network.read(crossroads_net)
+    same_id = replace(other, signals={built.signal_ids[0]: other.signals["J"]})
+    for given in (other, same_id):
+        x = np.ones(built.observation.size)
+        assert WaitingGreens([built], given).green_to_leave("SA101", x, (0,)) is None
+    assert WaitingGreens([built], street).green_to_leave("SA101", x, (0,)) == 0
+
+
+def test_persons_who_wait_at_other_greens_are_seen_at_each_crossing(crossroads_net):
+    street = network.read(crossroads_net)
+    built = contract.build(City(Path("city.toml")), TL(("J",), "street", "J"), street)
+    waiting, (signal,) = WaitingGreens([built], street), built.signals
+    halting = {f.lane_id: k for k, f in enumerate(built.observation.features) if f.kind == "halting"}
+    crossings = [approach for approach in signal.approaches if approach.walking_areas]
+    assert len(crossings) == 3
+    for crossing in crossings:
+        x = np.zeros(built.observation.size)
+        x[halting[crossing.lane_id]] = 1
+        serving = [any(state[k] in "Gg" for k in crossing.links) for state in greens_of(signal)]
+        assert any(serving) and not all(serving)
+        for green, serves in enumerate(serving):
+            assert waiting.green_to_leave("J", x, (green,)) == (None if serves else green)
 
 
 @pytest.mark.parametrize(

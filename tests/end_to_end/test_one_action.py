@@ -18,7 +18,7 @@ from tests.serving.conftest import running
 from training import checkpoints
 
 CITY = GRID / "city.toml"
-WARNING = r"SA101: warning: gives one action, green 2 \([rsyGgu]+\), for all of 1000 varied observations"
+WARNING = r"SA101: warning: gives one action, green 2 \([rsyGgu]+\), for all of 1000 or more varied observations"
 
 
 @pytest.fixture(scope="module")

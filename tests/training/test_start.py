@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from city import config, network
+from city.errors import InputError
 from export.__main__ import main as export
 from export.actors.phase_competition import SHAPES
 from export.saved_model.read import read
+from signals import contract
 from tests.conftest import GRID
 from tests.error_lines import assert_refused as refused
-from training import learning, start
+from training import checkpoints, learning, start
 from training.__main__ import main
 from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
@@ -98,6 +100,11 @@ def test_tls_of_dialect_street_start_from_published_models(sizes, tmp_path, caps
     assert all(np.array_equal(a, b) for a, b in zip(begun.street, policies[0], strict=False))
     begun, note = start.load(str(tmp_path / "T0.policy"), config.load(city), ["T0", "T1"])
     assert len(begun.street) == len(policies[0]) and not note, "the critic too"
+    built = contract.build(config.load(city), config.load(city).tls["T0"], network.of_city(config.load(city)))
+    kernel = np.zeros((built.observation.size, built.action.size), np.float32)
+    checkpoints.write("tf2", tmp_path / "dense", built, [(kernel, kernel[0])], 1)
+    with pytest.raises(InputError, match=r"is no network of dialect street, of which T0 is; pass a \.policy file"):
+        start.load(str(tmp_path / "dense"), config.load(city), ["T0"])
 
 
 def test_the_start_is_written_if_the_trained_policy_is_worse_on_fresh_demand(
