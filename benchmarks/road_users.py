@@ -1,13 +1,12 @@
 """Mean time lost of cars, buses, walkers and trains under the policy for any street.
 
-    python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE] [--max-red 120]
+    python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE] [--max-red 300]
 
 The streets are held-out synthetic ones (seeds from 1,000,000, no training has them) whose signals have pedestrian
 crossings, a junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an
-hour. `max_red_s` is the value of --max-red; its default is 120, as `greenserve city init` writes it where signals have
-crossings. Arms: the shipped policy (or --policy), SUMO's actuated control, max-pressure and the fixed programs, each
-with the same demand. Prints the mean time lost (for vehicles with the departure delay), in s, and the number of road
-users.
+hour. `max_red_s` is the value of --max-red; its default is 300, as `greenserve city init` writes it. Arms: the shipped
+policy (or --policy), SUMO's actuated control, max-pressure and the fixed programs, each with the same demand. Prints
+the mean time lost (for vehicles with the departure delay), in s, and the number of road users.
 
 Goal: no class of road users loses more time than under actuated control.
 """
@@ -142,9 +141,8 @@ def main() -> None:
     parser.add_argument(
         "--policy", type=Path, default=pretrained.policy(), metavar="FILE", help="(default: the shipped one)"
     )
-    max_red_s = config.street_max_red_s(has_crossings=True)
     parser.add_argument(
-        "--max-red", type=float, default=max_red_s, metavar="S", help="max_red_s (default: %(default)g)"
+        "--max-red", type=float, default=config.STREET_MAX_RED_S, metavar="S", help="max_red_s (default: %(default)g)"
     )
     args = parser.parse_args()
     print(f"| street | road users | {' | '.join(ARMS)} |\n|{' --- |' * (len(ARMS) + 2)}")

@@ -27,11 +27,9 @@ MAX_WATCHDOG_S = 3599
 MAX_SPEED = 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
-CROSSINGS_MAX_RED_S = 120.0
-"""`max_red_s` for the street dialect if a signal has pedestrian crossings: max-pressure's bound."""
 STREET_MAX_RED_S = 300.0
-"""`max_red_s` for the street dialect otherwise: a lane whose detector fails seems to be empty, and might never be
-served."""
+"""`max_red_s` of a new city for the street dialect: a lane whose detector fails seems to be empty, and might never be
+served. A smaller one takes decisions from a policy that serves all within its own 120 s where it can."""
 AT_LEAST_1 = requires("be at least 1", lambda x: x >= 1)
 T = TypeVar("T")
 DIALECT = "dialect"
@@ -137,11 +135,6 @@ class Safety:
     floors: str = field(default="street", metadata=requires(f"be one of {', '.join(FLOORS)}", FLOORS.__contains__))
     """`street`: the times above, the yellow of the approach speed and the clearance of crossings are minima of every
     policy. `dialect`: yellow, all-red and min green are exactly the contract's, as in training."""
-
-
-def street_max_red_s(has_crossings: bool) -> float:
-    """`max_red_s` of a new city whose TLs have the street dialect. `has_crossings`: of a TL's signals."""
-    return CROSSINGS_MAX_RED_S if has_crossings else STREET_MAX_RED_S
 
 
 @dataclass(frozen=True)

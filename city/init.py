@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 from city import network, repaired_programs, sumo_files, toml_text, whole_files
 from city.arguments import Parser, simulated_second
-from city.config import street_max_red_s
+from city.config import STREET_MAX_RED_S
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
@@ -27,10 +27,11 @@ RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
 STREET = "street"
 """The dialect of the pretrained policy, which takes the greens of the program that runs."""
-_MAX_RED_REASONS = {
-    True: "a link or crossing with a longer red is served next; dialect street alone observes pedestrians",
-    False: "a link with a longer red is served next, also if its detector fails",
-}
+_MAX_RED = (
+    f"\nmax_red_s = {STREET_MAX_RED_S:g}     # a link with a longer red is served next, also if its detector fails"
+)
+_MAX_RED_OF_CROSSINGS = """
+# max_red_s = 120     # a crossing with a longer red is served next: dialect street alone observes pedestrians"""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """Options that sumo-rl's environment passes to SUMO."""
 
@@ -311,8 +312,7 @@ def city_toml(
     )
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
     has_crossings = any(any(street.signals[signal].crossing_m) for signal in tls.values())
-    max_red = f"max_red_s = {street_max_red_s(has_crossings):g}     # {_MAX_RED_REASONS[has_crossings]}"
-    max_red = f"\n{max_red}" if dialect == STREET else f"\n# {max_red}" if has_crossings else ""
+    max_red = _MAX_RED if dialect == STREET else _MAX_RED_OF_CROSSINGS if has_crossings else ""
     signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + (
         "\n" if left_out else ""
     )

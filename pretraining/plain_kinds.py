@@ -318,6 +318,5 @@ def _signal_capacity(
 
 def _city_toml(street: StreetNetwork) -> str:
     tables = "".join(f'[tl.{name}]\nsignals = ["{name}"]\ndialect = "street"\n' for name in street.signals)
-    has_crossings = any(any(signal.crossing_m) for signal in street.signals.values())
-    safety = f"[safety]\nmax_red_s = {config.street_max_red_s(has_crossings):g}\n"
+    safety = f"[safety]\nmax_red_s = {config.STREET_MAX_RED_S:g}\n"
     return f'[network]\nsumocfg = "street.sumocfg"\n{safety}{tables}'

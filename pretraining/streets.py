@@ -120,8 +120,7 @@ def city_of(folder: Path) -> config.City:
     city = replace(city, tls={tl: city.tls[tl] for tl in fit})
     if is_own:
         return city
-    has_crossings = any(any(street.signals[tl].crossing_m) for tl in fit)
-    return replace(city, safety=replace(city.safety, max_red_s=config.street_max_red_s(has_crossings)))
+    return replace(city, safety=replace(city.safety, max_red_s=config.STREET_MAX_RED_S))
 
 
 def _drawn(folder: Path) -> config.City:

@@ -199,13 +199,8 @@ def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, fl
 @pytest.mark.parametrize(
     ("has_crossings", "dialect", "max_red_s", "line"),
     [
-        (
-            True,
-            "street",
-            config.CROSSINGS_MAX_RED_S,
-            "^max_red_s = 120 .*a link or crossing with a longer red is served next",
-        ),
-        (True, "sumo-rl", None, "^# max_red_s = 120 .*a link or crossing with a longer red is served next"),
+        (True, "street", config.STREET_MAX_RED_S, "^max_red_s = 300 .*also if its detector fails"),
+        (True, "sumo-rl", None, "^# max_red_s = 120 .*a crossing with a longer red is served next"),
         (False, "street", config.STREET_MAX_RED_S, "^max_red_s = 300 .*also if its detector fails"),
         (False, "sumo-rl", None, ""),
     ],

@@ -84,7 +84,7 @@ def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, t
     longest_queue = checked(LongestQueue)
     # the phases of a NEMA program are single movements, which sumo-rl shows one by one
     assert longest_queue.arrived >= (0.7 if name == "NEMA" else 0.9) * fixed.arrived > 0
-    safety = config.Safety(max_red_s=config.street_max_red_s(name in WITH_WALKERS))
+    safety = config.Safety(max_red_s=config.STREET_MAX_RED_S)
     shipped = checked(lambda _, own: JunctionPolicies(own, pretrained.policy()), safety, dialect="street")
     # where the last vehicles are when a short run ends is chance
     assert shipped.arrived >= (0.9 if name in TIMES else 0.95) * fixed.arrived
