@@ -37,7 +37,7 @@ def _others(contract: pb.PolicyContract, street: StreetNetwork) -> list[NDArray[
     (signal,) = contract.signals
     greens, links = greens_of(signal), street.signals[signal.id].links if signal.id in street.signals else ()
     if any(len(state) != len(links) for state in greens):
-        return []  # of another network, which whoever compares them says
+        return []  # of another network; the check of contracts says so
     links_of: dict[str, list[int]] = {approach.lane_id: [*approach.links] for approach in signal.approaches}
     for link, connections in enumerate(() if links_of else links):
         for lane, _ in connections:

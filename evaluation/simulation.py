@@ -277,7 +277,7 @@ class _Measurement:
         """`lanes`: TL -> lane that leads to it -> speed limit in m/s. `roads`: roads with a measured queue."""
         self._state = connection.api.trafficlight.getRedYellowGreenState
         self._greens: dict[str, list[str]] = {signal: [] for signal in signals}
-        """Of a signal that is not known to change: the greens that it has shown, in order."""
+        """By signal that is not known to change, the greens that it has shown, in order."""
         self._lost_time, self._roads = LostTime(connection, lanes), roads
         self._halting = connection.api.edge.getLastStepHaltingNumber
         self.seconds = 0.0

@@ -21,7 +21,8 @@ class TrainingRecord:
     change_s: float = 0.0
     """Longest change of greens, in s; 0 if the policy does not choose greens."""
     hidden_activation: str | None = None
-    """Of the actor's hidden layers; None in records of versions that had relu alone, and in dialect street."""
+    """Activation of the actor's hidden layers; None in records of versions that had relu alone, and in dialect
+    street."""
 
 
 def path_in(folder: Path, number: int) -> Path:

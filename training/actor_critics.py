@@ -21,7 +21,7 @@ from training.transitions import Float32s
 FIRST_LOG_STD = -0.7
 """Initial log standard deviation of continuous actions: a standard deviation of 0.5."""
 ACTIVATIONS = ("relu", "tanh")
-"""Of hidden layers; a new actor has relu, as many libraries' have tanh."""
+"""Activations of hidden layers that a training computes: relu in new actors, tanh in those of many libraries."""
 MASKED_LOGIT = -1e9
 """Logit of a padded action, so that it is never chosen."""
 
@@ -40,7 +40,7 @@ class Layout:
     is_categorical: bool
     hidden: tuple[int, ...]
     activation: str = "relu"
-    """Of the hidden layers."""
+    """Activation of the hidden layers."""
 
     @property
     def row_count(self) -> int:

@@ -34,7 +34,7 @@ class TrainingTask(TargetTask):
     shared: bool = False
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "relu"
-    """Of the hidden layers."""
+    """Activation of the hidden layers."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Start:
     layers: Mapping[str, Layers] = field(default_factory=dict)
     """By TL that has networks of its own, its actor."""
     activation: str = "relu"
-    """Of their hidden layers."""
+    """Activation of the hidden layers of these actors."""
     street: Sequence[Float32s] = ()
     """The arrays of the actor of dialect street, then of its critic if it is known."""
 
@@ -68,7 +68,7 @@ class Settings:
 
     @property
     def activation(self) -> str:
-        """Of the hidden layers of TLs that have networks of their own."""
+        """Activation of the hidden layers of TLs that have networks of their own."""
         return "relu" if self.start is None else self.start.activation
 
 

@@ -47,7 +47,7 @@ run_city(city, 100_000, subscribe=lambda run: [recorder(run), Reports()])
 
 # by a shell: this process has threads of gRPC, which a fork without an exec does not survive
 WITH_SMALL_FILES = ("sh", "-c", 'ulimit -f 78; exec "$@"', "sh")
-"""Of 78 blocks of 512 bytes."""
+"""Beginning of a command whose files have at most 78 blocks of 512 bytes."""
 
 
 def control(*arguments, prefix=()):

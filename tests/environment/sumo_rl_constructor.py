@@ -20,6 +20,7 @@ class QueueObservation:
 
     def __init__(self, ts):
         self.ts = ts
+        assert ts.green_phase == 0, "also before an episode"
 
     def __call__(self):
         ts = self.ts

@@ -96,7 +96,8 @@ def test_its_own_tests_of_pettingzoos_interfaces_pass(tmp_path):
 def test_several_rewards_are_summed_by_their_weights():
     files = arguments("4x4.net.xml", "4x4c1c2c1c2.rou.xml")
     received = []
-    for reward in ({"reward_fn": "queue"}, {"reward_fn": "average-speed"}, {"reward_fn": ["queue", "average-speed"], "reward_weights": [1, 0.5]}):  # fmt: skip
+    both = {"reward_fn": ["queue", "average-speed"], "reward_weights": [1, 0.5]}
+    for reward in ({"reward_fn": "queue"}, {"reward_fn": "average-speed"}, both):
         with contextlib.closing(greenserve.parallel_env(**files, sumo_seed=1, ts_ids=["0", "5"], **reward)) as env:
             env.reset()
             assert env.agents == ["0", "5"]

@@ -26,6 +26,7 @@ ARGUMENTS = [
     ),
     ({"reward": "no_such_module:queue"}, "reward no_such_module:queue cannot be imported: ModuleNotFoundError"),
     ({"reward": "math:pi"}, "reward math:pi is not a function"),
+    ({"net_file": None, "begin_time": 5}, "begin_time belongs to net_file"),
     ({"floors": "none"}, "floors = 'none' must be one of None, street, dialect"),
     ({"transport": "pigeon"}, "transport = 'pigeon' must be one of None, libsumo, traci"),
     ({"render_mode": "ansi"}, "render_mode = 'ansi' must be one of None, human, rgb_array"),

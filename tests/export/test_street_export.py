@@ -206,7 +206,7 @@ def test_check_compares_the_models_with_the_street_and_its_change_times(folder, 
 
 
 def controlled(city, server, seconds, *flags):
-    """What the controller's process wrote to stderr in a run of some seconds."""
+    """Run the controller for some seconds; return its stderr."""
     end_s = network.of_city(config.load(city)).begin_s + seconds
     command = [sys.executable, "-m", "controller", "--city", str(city), "--server", server, "--end", str(end_s), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150)

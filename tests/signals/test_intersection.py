@@ -281,7 +281,9 @@ def test_synchronised_plan_is_entered_in_step(now, expected):
     assert later.entry_phase(now + 7, min_green_s=5) == expected
 
 
-@pytest.mark.parametrize(("now", "expected"), [(2, (2, 1)), (7.5, (7, 0.5)), (8.5, (13, 5.5)), (14, (14, 1))])
+@pytest.mark.parametrize(
+    ("now", "expected"), [(2, (2, 1)), (7.5, (7, 0.5)), (8, (8, 1)), (8.5, (13, 5.5)), (14, (14, 1))]
+)
 def test_logged_plan_of_steps_of_a_second_is_entered_while_its_links_stay_green(now, expected):
     # link 0 is green from 0 to 12 s, with link 1 from 6 s on; then link 2 until 24 s
     states = ["Grr"] * 6 + ["GGr"] * 6 + ["yyr"] + ["rrG"] * 11

@@ -21,7 +21,7 @@ from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
 from training.phase_competition import policy_file
 from training.phase_competition.networks import ACTOR, initial_arrays
-from training.settings import Settings
+from training.settings import Settings, Start
 
 CITY = GRID / "city.toml"
 SHORT = ("--seconds", "60", "--episodes", "1", "--episodes-per-update", "1", "--held-out", "1")
@@ -71,12 +71,20 @@ def test_a_policy_of_stable_baselines3_is_continued_with_its_tanh_and_exported_s
     models = ("--tl", "SA101", "--models-dir", str(tmp_path / "models"), "--city", str(CITY))
     assert export(["--model-path", str(tmp_path / "out"), *models]) == 0
     assert "mlp tanh" in capsys.readouterr().out
+    other = ("--hidden-activation", "relu", "--models-dir", str(tmp_path / "other"))
+    assert export(["--model-path", str(tmp_path / "out"), "--tl", "SA101", "--city", str(CITY), *other]) == 0
+    assert "mlp relu" in capsys.readouterr().out, "a flag is not ignored"
     (tmp_path / "zip").mkdir()
     shutil.copy(zip_file, tmp_path / "zip" / "SA101_trial_7.zip")
     assert export(["--model-path", str(tmp_path / "zip"), *models]) == 0
     x = np.random.default_rng(0).uniform(size=(200, 21)).astype(np.float32)
     trained, original = (read(tmp_path / "models" / "SA101" / n)[1].evaluate(x, True) for n in ("1", "7"))
     assert np.abs(trained - original).max() < 0.1, "after one update of small steps"
+
+
+def test_starts_that_differ_in_their_activation_are_told_apart():
+    layers = {"SA101": [(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))]}
+    assert Start(layers, "relu").digest() != Start(layers, "tanh").digest() == Start(layers, "tanh").digest()
 
 
 @pytest.mark.parametrize("sizes", ["one policy", "of two TLs"])

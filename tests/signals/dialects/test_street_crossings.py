@@ -26,7 +26,7 @@ CROSSINGS = {
     ":J_c1_0": ([24], {":J_w1", ":J_w2"}),
     ":J_c2_0": ([25], {":J_w2", ":J_w3"}),
 }
-"""Of the junction of `crossroads_net`: by lane, links and walking areas."""
+"""Crossings of the junction of `crossroads_net`: by lane, links and walking areas."""
 INDEX = {name: k for k, name in enumerate(FEATURES)}
 
 
@@ -110,6 +110,14 @@ def test_contracts_of_streets_without_crossings_are_byte_for_byte_those_of_the_r
     for each in recorded:
         now = contract.build(city, city.tls[each.tl], street)
         assert now.SerializeToString(deterministic=True) == each.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("speed_mps", "waiting_s", "stands"),
+    [(0.0, 0.0, True), (0.099, 0.0, True), (0.1, 0.0, False), (1.3, 0.0, False), (1.3, 0.5, True)],
+)
+def test_a_person_stands_from_the_first_second(speed_mps, waiting_s, stands):
+    assert Person(":J_c0", speed_mps, waiting_s).stands == stands
 
 
 def test_persons_before_a_crossing_are_its_vehicles(built):
