@@ -223,6 +223,9 @@ class TL:
     phases: dict[str, int] = field(default_factory=dict, hash=False)
     """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing`
     (docs/atspm.md)."""
+    movement_names: dict[str, str] = field(default_factory=dict, hash=False)
+    """Names that people read, by `ROAD` (the approach), `ROAD:left`, `ROAD:right`, `ROAD:crossing`, or by a state of
+    the program."""
 
 
 @dataclass(frozen=True)

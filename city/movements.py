@@ -21,6 +21,8 @@ class Movement:
     road that it crosses lies, seen from the junction."""
     crossed_roads: tuple[str, ...] = ()
     """The roads that a pedestrian crossing crosses."""
+    street: str = ""
+    """Name of the street that it leaves, or that a crossing crosses; "" if the network has none."""
 
     @property
     def is_crossing(self) -> bool:

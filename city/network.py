@@ -319,6 +319,8 @@ class _NetworkReader:
         self.junctions = Junctions()
         self.crossed_roads: dict[str, tuple[str, ...]] = {}
         """By lane of a pedestrian crossing, the roads that it crosses."""
+        self.street_names: dict[str, str] = {}
+        """By road."""
         self.schedules: dict[str, tuple[str, list[ProgramSwitch]]] = {}
         """By WAUT, (its first program, its switches)."""
         self.schedules_of: dict[str, list[str]] = {}
@@ -332,9 +334,8 @@ class _NetworkReader:
             self.lanes.length_m[attributes["id"]] = float(attributes["length"])
             self.lanes.limit_mps[attributes["id"]] = float(attributes["speed"])
             self.shape[attributes["id"]] = attributes.get("shape", "")
-        elif element.tag == "edge" and attributes.get("function") == "crossing":
-            for lane in element.iter("lane"):
-                self.crossed_roads[lane.attrib["id"]] = tuple(attributes.get("crossingEdges", "").split())
+        elif element.tag == "edge":
+            self.add_edge(element)
         elif element.tag == "tlLogic":
             self.add_program(element, None)
         elif element.tag == "connection":
@@ -343,6 +344,14 @@ class _NetworkReader:
             self.junctions.add_junction(element)
         else:
             self.add_schedule(element)
+
+    def add_edge(self, element: ET.Element) -> None:
+        attributes = element.attrib
+        if "name" in attributes:
+            self.street_names[attributes["id"]] = attributes["name"]
+        if attributes.get("function") == "crossing":
+            for lane in element.iter("lane"):
+                self.crossed_roads[lane.attrib["id"]] = tuple(attributes.get("crossingEdges", "").split())
 
     def add_additional(self, path: Path, element: ET.Element) -> None:
         """Add an element of an additional file."""
@@ -484,12 +493,14 @@ class _NetworkReader:
         crossing = next((lane for lane in ends if lane in self.crossed_roads), None)
         if crossing is None:
             heading = heading_deg(points(self.shape[connection.from_lane]), at_end=True)
-            return Movement(road_of(connection.from_lane), connection.turn or "s", heading)
+            road = road_of(connection.from_lane)
+            return Movement(road, connection.turn or "s", heading, street=self.street_names.get(road, ""))
         roads = self.crossed_roads[crossing]
-        road = next((road for road in roads if f"{road}_0" in self.shape), None)
-        if road is None:
-            return Movement("", "", 0.0, roads)
-        return Movement(road, "", leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"])), roads)
+        street = " and ".join(dict.fromkeys(self.street_names[road] for road in roads if road in self.street_names))
+        road = next((road for road in roads if f"{road}_0" in self.shape), "")
+        if not road:
+            return Movement("", "", 0.0, roads, street)
+        return Movement(road, "", leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"])), roads, street)
 
     def _crossing_m(self, pairs: Sequence[tuple[str, str]]) -> float:
         """Length of the pedestrian crossing of a link, m; 0 without one."""

@@ -144,10 +144,15 @@ def _sizes(where: str, value: Any, folder: Path) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _integers_by_name(where: str, value: Any, folder: Path) -> dict[str, int]:
-    if not isinstance(value, dict):
-        raise InputError(f'{where} = {value!r} must be a table of names and integers, such as {{ "A1B1" = 2 }}')
-    return {name: _value(f"{where} {name}", int, item, folder, {}) for name, item in value.items()}
+def _by_name(kind: type, example: str) -> Callable[[str, Any, Path], dict[str, Any]]:
+    """The reader of a table of names and values of one kind."""
+
+    def read(where: str, value: Any, folder: Path) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise InputError(f"{where} = {value!r} must be a table, such as {example}")
+        return {name: _value(f"{where} {name}", kind, item, folder, {}) for name, item in value.items()}
+
+    return read
 
 
 def _texts(where: str, value: Any, folder: Path) -> tuple[str, ...]:
@@ -169,5 +174,7 @@ _READERS: Mapping[Any, Callable[[str, Any, Path], Any]] = {
     SimulationTime: _time,
     tuple[int, ...]: _sizes,
     tuple[str, ...]: _texts,
-    dict[str, int]: _integers_by_name,
+    dict[str, int]: _by_name(int, '{ "A1B1" = 2 }'),
+    dict[str, float]: _by_name(float, "{ left = 90 }"),
+    dict[str, str]: _by_name(str, '{ "A1B1:left" = "to the station" }'),
 }

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from signals.fallback.greedy import Greedy
 from signals.fallback.max_pressure import MaxPressure
 from signals.fallback.scored_greens import GreenScore, ScoredGreens
 from signals.intersection import Intersection
+from signals.movement_names import MovementNames
 from signals.observation import Floats
 from signals.policy import Policies
 from signals.policy_signals import distinct_greens, greens_of, running_program
@@ -78,6 +79,8 @@ class ControlledTls:
     control: city_config.Controller
     driver: str | None = None
     """One of DRIVERS, which controls in the place of the policies, with the greens of the programs that run."""
+    names: Mapping[str, MovementNames] = field(default_factory=dict)
+    """By signal, the names of its movements, for people."""
 
 
 def assemble(
@@ -156,7 +159,8 @@ def loop_from(
     for contract in tls.contracts:
         intersection = _intersection(contract, tls, lanes, start)
         for signal in contract.signals if is_monitored else ():
-            monitor = SignalMonitor(street.signals[signal.id], intersection.safeties[0].times, greens_of(signal))
+            times, names = intersection.safeties[0].times, tls.names.get(signal.id)
+            monitor = SignalMonitor(street.signals[signal.id], times, greens_of(signal), names)
             if not forces_first:
                 # the change from the signal's program is monitored too
                 monitor.follow_program(start.signals[signal.id].shown, start.now)

@@ -41,8 +41,10 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.client import Metadata
 from serving.client.tls_files import ChangingTls
+from signals import movement_names
 from signals.change_times import change_times, describe_longer, describe_other_changes
 from signals.contract import require_controllable
+from signals.movement_names import MovementNames
 from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
 
@@ -90,14 +92,15 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
             contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
-        interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
+        names = movement_names.of_city(config.city, street)
+        interface = _interface(config, contracts, policies, alarms, metrics, health, names, closing)
         run_log = RunLog(metrics, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.registry.register(traffic)
         connection = _open(config, stop, health)
         with _closed_if_control_does_not_begin(connection):
             city = config.city
-            tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver)
+            tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver, names)
             begin = checked_start(connection, street, tls.contracts)
             alarms.follow_greens(WaitingGreens(contracts.values(), street))
             subscribers: list[Subscriber] = [run_log, traffic, alarms]
@@ -268,6 +271,7 @@ def _interface(
     alarms: Alarms,
     metrics: ControllerMetrics,
     health: Health,
+    names: Mapping[str, MovementNames],
     closing: contextlib.ExitStack,
 ) -> "OperatorInterface | None":
     """The operator's interface until `closing` ends; None if no setting asks for one. Raises InputError."""
@@ -276,7 +280,7 @@ def _interface(
     from controller.operator.operator_interface import OperatorInterface
 
     pins = policies if isinstance(policies, ServedPolicies) else None
-    interface = OperatorInterface(config, list(contracts.values()), pins, alarms, metrics, health)
+    interface = OperatorInterface(config, list(contracts.values()), pins, alarms, metrics, health, names)
     closing.callback(interface.close)
     return interface
 

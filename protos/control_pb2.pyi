@@ -45,7 +45,7 @@ class Run(_message.Message):
     def __init__(self, second: _Optional[float] = ..., is_paused: _Optional[bool] = ..., speed: _Optional[float] = ..., step_until_s: _Optional[float] = ..., lateness_s: _Optional[float] = ..., late_steps: _Optional[int] = ..., lost_s: _Optional[float] = ..., policy: _Optional[str] = ..., sumo: _Optional[str] = ...) -> None: ...
 
 class TlState(_message.Message):
-    __slots__ = ("tl", "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "pinned_by", "signals", "shown", "reason", "decided_s")
+    __slots__ = ("tl", "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "pinned_by", "signals", "shown", "reason", "decided_s", "shown_names")
     TL_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class TlState(_message.Message):
     SHOWN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DECIDED_S_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_NAMES_FIELD_NUMBER: _ClassVar[int]
     tl: str
     mode: str
     since_s: float
@@ -72,7 +73,8 @@ class TlState(_message.Message):
     shown: _containers.RepeatedScalarFieldContainer[str]
     reason: str
     decided_s: float
-    def __init__(self, tl: _Optional[str] = ..., mode: _Optional[str] = ..., since_s: _Optional[float] = ..., set_by: _Optional[str] = ..., until_s: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_by: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., shown: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., decided_s: _Optional[float] = ...) -> None: ...
+    shown_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tl: _Optional[str] = ..., mode: _Optional[str] = ..., since_s: _Optional[float] = ..., set_by: _Optional[str] = ..., until_s: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_by: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., shown: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., decided_s: _Optional[float] = ..., shown_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TlStates(_message.Message):
     __slots__ = ("run", "tls")

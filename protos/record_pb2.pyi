@@ -59,16 +59,41 @@ class Detector(_message.Message):
     def __init__(self, id: _Optional[str] = ..., signal: _Optional[str] = ..., function: _Optional[str] = ..., stop_lane: _Optional[str] = ...) -> None: ...
 
 class RunningSignal(_message.Message):
-    __slots__ = ("id", "shown", "fallback_program", "programs")
+    __slots__ = ("id", "shown", "fallback_program", "programs", "movements", "state_names")
+    class StateNamesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     SHOWN_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_PROGRAM_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    MOVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_NAMES_FIELD_NUMBER: _ClassVar[int]
     id: str
     shown: str
     fallback_program: str
     programs: _containers.RepeatedCompositeFieldContainer[Program]
-    def __init__(self, id: _Optional[str] = ..., shown: _Optional[str] = ..., fallback_program: _Optional[str] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ...) -> None: ...
+    movements: _containers.RepeatedCompositeFieldContainer[MovementGroup]
+    state_names: _containers.ScalarMap[str, str]
+    def __init__(self, id: _Optional[str] = ..., shown: _Optional[str] = ..., fallback_program: _Optional[str] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., movements: _Optional[_Iterable[_Union[MovementGroup, _Mapping]]] = ..., state_names: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class MovementGroup(_message.Message):
+    __slots__ = ("name", "approach", "kind", "heading_deg", "links")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    APPROACH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    HEADING_DEG_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    approach: str
+    kind: str
+    heading_deg: float
+    links: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., approach: _Optional[str] = ..., kind: _Optional[str] = ..., heading_deg: _Optional[float] = ..., links: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Program(_message.Message):
     __slots__ = ("id", "type", "offset_s", "phases")

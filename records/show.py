@@ -11,6 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from city import program
 from city.arguments import Parser
 from city.errors import InputError
+from controller.recording.run_start import movement_names_of
 from controller.recording.sentences import (
     action_sentence,
     alarm_sentence,
@@ -22,6 +23,7 @@ from protos import policy_pb2 as pb
 from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls
 from records.record_reader import RecordedStep
 from records.run_files import RunReader
+from signals.movement_names import MovementNames
 
 
 def parser(prog: str) -> Parser:
@@ -66,15 +68,20 @@ def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, 
     check_times(args)
     tls = set(selected_tls(args, reader.city.contracts))
     contracts = {contract.tl: contract for contract in reader.city.contracts if contract.tl in tls}
+    names = movement_names_of(reader.city)
     signals = {signal for contract in contracts.values() for signal in contract.signal_ids}
     for recorded in reader.steps(tls, args.from_s):
         if recorded.step.at_s >= args.to_s:
             break
-        yield from _entries_of(recorded, contracts, signals, reader.city.driver)
+        yield from _entries_of(recorded, contracts, signals, reader.city.driver, names)
 
 
 def _entries_of(
-    recorded: RecordedStep, contracts: Mapping[str, pb.PolicyContract], signals: set[str], driver: str
+    recorded: RecordedStep,
+    contracts: Mapping[str, pb.PolicyContract],
+    signals: set[str],
+    driver: str,
+    names: Mapping[str, MovementNames],
 ) -> Iterator[dict[str, Any]]:
     step = recorded.step
     for alarm in step.alarms:
@@ -94,7 +101,7 @@ def _entries_of(
         # a step without either only reports what was shown
         acted = tl_step.HasField("decision") or any(states.commands or states.overrides for states in tl_step.states)
         if tl in contracts and acted:
-            yield {"sentence": sentence(contracts[tl], tl_step, driver), "tl": tl, "step": _as_dict(tl_step)}
+            yield {"sentence": sentence(contracts[tl], tl_step, driver, names), "tl": tl, "step": _as_dict(tl_step)}
 
 
 def _as_dict(message: Any) -> dict[str, Any]:

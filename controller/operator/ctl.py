@@ -335,7 +335,7 @@ def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
                 f"{state.since_s:g}",
                 f"{state.set_by}{until}" or "-",
                 f"{model}{pinned}",
-                " ".join(state.shown),
+                ", ".join(state.shown_names),
                 state.reason,
             )
         )

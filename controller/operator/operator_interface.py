@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
 from protos import policy_pb2 as pb
 from serving.client.tls_files import ChangingTls
+from signals.movement_names import MovementNames
 
 if TYPE_CHECKING:  # the extra `page` is not installed everywhere
     from controller.operator.page.live import LivePage
@@ -54,6 +55,7 @@ class OperatorInterface:
         alarms: Alarms,
         metrics: ControllerMetrics,
         health: Health,
+        names: Mapping[str, MovementNames] = {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the interface, and bind the ports of the control API and the page. Raises InputError.
@@ -64,13 +66,14 @@ class OperatorInterface:
             policies: policies whose models can be pinned; None: no model is asked.
             alarms: of the run.
             metrics, health: of the process.
+            names: by signal, the names of its movements.
             clock: wall time in s.
         """
         self._health = health
         self._clock = clock
         self._alarms = alarms
         self._keep_alive_interval_s = min(KEEP_ALIVE_INTERVAL_S, config.city.controller.watchdog_s / 4)
-        self.state = RunState(contracts, keeps_history=config.page is not None)
+        self.state = RunState(contracts, keeps_history=config.page is not None, names=names)
         """A subscriber of the decision events."""
         self.pace = Pace(config.speed)
         metrics.report_pace(lambda: self.pace.state)

@@ -6,7 +6,7 @@ other threads get what is replaced as a whole and never changed, or take the loc
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from controller.operator.watchers import Watchers
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
+from signals.movement_names import MovementNames
 from signals.observation import Floats, Readings
 from signals.policy import Answer
 from signals.safety.conflicts import EXPLANATIONS
@@ -61,10 +62,21 @@ class RunState:
     """The newest step, and every TL's newest decision, mode and shown state; notifies the watchers of each step and
     command."""
 
-    def __init__(self, contracts: Sequence[pb.PolicyContract], keeps_history: bool = False) -> None:
-        """`contracts`: of the controlled TLs. `keeps_history`: whether a page will show steps and queues."""
+    def __init__(
+        self,
+        contracts: Sequence[pb.PolicyContract],
+        keeps_history: bool = False,
+        names: Mapping[str, MovementNames] = {},
+    ) -> None:
+        """Prepare the state.
+
+        Args:
+            contracts: of the controlled TLs.
+            keeps_history: whether a page will show steps and queues.
+            names: by signal, the names of its movements.
+        """
         self.watchers = Watchers()
-        self.layout = TlLayout(contracts)
+        self.layout = TlLayout(contracts, names=names)
         self._keeps_history = keeps_history
         self._lock = threading.Lock()
         self.tls = list(self.layout.contracts)
@@ -142,6 +154,7 @@ class RunState:
             override = self._overrides.get(tl)
             mode, since_s = ControlMode(self._modes[layout.index[tl]]), self._since_s[tl]
         answer = decision.answer if decision is not None and isinstance(decision.answer, Answer) else None
+        shown = self.newest.states[layout.places[tl]]
         reason = decision.failure if decision is not None else ""
         if override is not None and not reason:
             reason = f"{override.signal}: {EXPLANATIONS[override.reason]}"
@@ -150,7 +163,11 @@ class RunState:
             mode=mode.name.lower(),
             since_s=since_s,
             signals=layout.contracts[tl].signal_ids,
-            shown=self.newest.states[layout.places[tl]],
+            shown=shown,
+            shown_names=[
+                layout.names.get(signal, MovementNames()).of_state(state)
+                for signal, state in zip(layout.contracts[tl].signal_ids, shown, strict=False)
+            ],
             reason=reason,
             decided_s=decided_s,
             model=answer.model if answer is not None else "",

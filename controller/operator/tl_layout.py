@@ -1,15 +1,28 @@
 """Where the signals of each TL are in decision events, and its lanes in readings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from protos import policy_pb2 as pb
+from signals.movement_names import MovementNames
 
 
 class TlLayout:
     """The places of the controlled TLs."""
 
-    def __init__(self, contracts: Iterable[pb.PolicyContract], lanes: Sequence[str] = ()) -> None:
-        """`contracts`: their signals in this order are those of the events. `lanes`: of the readings, by row."""
+    def __init__(
+        self,
+        contracts: Iterable[pb.PolicyContract],
+        lanes: Sequence[str] = (),
+        names: Mapping[str, MovementNames] = {},
+    ) -> None:
+        """Number the signals and lanes.
+
+        Args:
+            contracts: their signals in this order are those of the events.
+            lanes: of the readings, by row.
+            names: by signal, the names of its movements.
+        """
+        self.names = names
         self.contracts = {contract.tl: contract for contract in contracts}
         self.index = {tl: k for k, tl in enumerate(self.contracts)}
         self.signals: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from controller.sumo.connection import TrackedLanes
 from controller.sumo.network import RunningSignal
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
+from signals.movement_names import MovementGroup, MovementNames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,10 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         safety=json.dumps(dataclasses.asdict(run.safety)),
         controller=json.dumps(dataclasses.asdict(dataclasses.replace(run.control, record=None))),
         contracts=run.contracts,
-        signals=[_encode_signal(signal, running) for signal, running in run.start.signals.items()],
+        signals=[
+            _encode_signal(signal, running, run.names.get(signal, MovementNames()))
+            for signal, running in run.start.signals.items()
+        ],
         lanes=run.tracked_lanes().lanes,
         network_begin_s=run.street.begin_s,
         network_files=run.network_files,
@@ -93,6 +97,7 @@ def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
             city.has_traffic,
             {signal.id: _decode_signal(signal) for signal in city.signals},
         ),
+        names=movement_names_of(city),
         phases=_phases(city.phases),
         detectors=tuple(Detector(each.id, each.signal, each.function, each.stop_lane) for each in city.detectors),
     )
@@ -127,7 +132,21 @@ def _phases(text: str) -> dict[str, dict[str, int]]:
     return phases
 
 
-def _encode_signal(signal: str, running: RunningSignal) -> record.RunningSignal:
+def movement_names_of(city: record.City) -> dict[str, MovementNames]:
+    """By signal, the names of its movements; none in a record that has none."""
+    return {
+        signal.id: MovementNames(
+            tuple(
+                MovementGroup(each.name, each.approach, each.kind, each.heading_deg, tuple(each.links))
+                for each in signal.movements
+            ),
+            dict(signal.state_names),
+        )
+        for signal in city.signals
+    }
+
+
+def _encode_signal(signal: str, running: RunningSignal, names: MovementNames) -> record.RunningSignal:
     programs = [
         record.Program(
             id=program.id,
@@ -140,7 +159,12 @@ def _encode_signal(signal: str, running: RunningSignal) -> record.RunningSignal:
         for program in running.programs.values()
     ]
     return record.RunningSignal(
-        id=signal, shown=running.shown, fallback_program=running.fallback_program_id, programs=programs
+        id=signal,
+        shown=running.shown,
+        fallback_program=running.fallback_program_id,
+        programs=programs,
+        movements=[record.MovementGroup(**dataclasses.asdict(group)) for group in names.groups],
+        state_names=names.stated,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from city.names import listed
@@ -11,6 +11,7 @@ from city.sumo_files import time_text
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from serving.contract import CATEGORICAL
+from signals.movement_names import MovementNames
 from signals.policy_signals import greens_of
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 
@@ -27,22 +28,25 @@ _RELATIVE = ("density", "volume", "volume_per_density")
 _COUNTS = ("vehicles_near", "vehicles_middle", "vehicles_far")
 
 
-def sentence(contract: pb.PolicyContract, step: record.TlStep, driver: str = "") -> str:
+def sentence(
+    contract: pb.PolicyContract, step: record.TlStep, driver: str = "", names: Mapping[str, MovementNames] = {}
+) -> str:
     """A TL's part of a decision step.
 
     Args:
         contract: the TL's.
         step: its message.
         driver: what decided in the place of the policies, such as max-pressure.
+        names: by signal, the names of its movements.
     """
     parts = []
     if step.HasField("decision"):
-        parts += [f"saw {_seen(contract, step.decision)}", _chosen(contract, step, driver)]
+        parts += [f"saw {_seen(contract, step.decision, names)}", _chosen(contract, step, driver, names)]
         if step.decision.mode_before != step.mode:
             parts.append(f"control mode {mode_name(step.decision.mode_before)} -> {mode_name(step.mode)}")
         elif step.mode != record.TlStep.POLICY:
             parts.append(f"control mode {mode_name(step.mode)}")
-    parts += _states(contract, step)
+    parts += _states(contract, step, names)
     text = "; ".join(parts) or "has nothing to change"
     return printable(f"{time_text(step.at_s)} {contract.tl}: {text}")
 
@@ -91,10 +95,12 @@ def _enum_name(kind: Any, value: int) -> str:
     return str(named.name).lower() if named is not None else str(value)
 
 
-def _seen(contract: pb.PolicyContract, decision: record.Decision) -> str:
+def _seen(contract: pb.PolicyContract, decision: record.Decision, names: Mapping[str, MovementNames]) -> str:
     """The phases, and of the observation what matters most in the contract's dialect."""
     # a driver has phases of its own, which the record does not have
-    phases = [] if _is_drivers(decision) else [_phase(contract, k, phase) for k, phase in enumerate(decision.phases)]
+    phases = (
+        [] if _is_drivers(decision) else [_phase(contract, k, phase, names) for k, phase in enumerate(decision.phases)]
+    )
     parts = [f"current {', '.join(phases)}"] if phases else []
     features = contract.observation.features
     if phases and any(feature.kind == "min_green" for feature in features) and not decision.min_green_passed:
@@ -145,23 +151,25 @@ def _most(name: str, values: Mapping[str, float], text: Callable[[str, float], s
     return f"{name} {listed([text(key, shown[key]) for key in largest], MAX_LANES)}"
 
 
-def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
+def _phase(contract: pb.PolicyContract, signal: int, index: int, names: Mapping[str, MovementNames]) -> str:
     """A green, or a phase of the program, of the contract's signal with a number."""
     is_green = contract.action.kind == CATEGORICAL
-    states: Sequence[str] = []
-    if signal < len(contract.signals):
-        message = contract.signals[signal]
-        states = greens_of(message) if is_green else [phase.state for phase in message.phases]
-    state = f" ({states[index]})" if 0 <= index < len(states) else ""
-    of = (
-        f" of {contract.signal_ids[signal]}"
-        if len(contract.signal_ids) > 1 and signal < len(contract.signal_ids)
-        else ""
-    )
-    return f"{'green' if is_green else 'phase'} {index}{state}{of}"
+    text = f"{'green' if is_green else 'phase'} {index}"
+    if signal >= len(contract.signals):
+        return text
+    message = contract.signals[signal]
+    states = greens_of(message) if is_green else [phase.state for phase in message.phases]
+    if 0 <= index < len(states):
+        text += f" ({_names_of(message.id, names).of_states(states)[index]})"
+    return f"{text} of {message.id}" if len(contract.signals) > 1 else text
 
 
-def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> str:
+def _names_of(signal: str, names: Mapping[str, MovementNames]) -> MovementNames:
+    """The names of a signal; without names, states stand for themselves."""
+    return names.get(signal, MovementNames())
+
+
+def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str, names: Mapping[str, MovementNames]) -> str:
     """The policy's answer, and if it counts."""
     decision = step.decision
     if _is_drivers(decision):
@@ -171,7 +179,7 @@ def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> st
     by = f" by {decision.model} version {decision.version}" if decision.model else ""
     if decision.failure:
         return f"got an invalid answer{by} ({decision.failure})"
-    choice = f"{_action(contract, decision)}{by}"
+    choice = f"{_action(contract, decision, names)}{by}"
     if step.mode != record.TlStep.POLICY:
         return f"would have chosen {choice}, which is not followed in this control mode"
     if contract.action.kind != CATEGORICAL:
@@ -188,10 +196,10 @@ def _is_drivers(decision: record.Decision) -> bool:
     return bool(decision.error) and not decision.failure
 
 
-def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
+def _action(contract: pb.PolicyContract, decision: record.Decision, names: Mapping[str, MovementNames]) -> str:
     kind, action = contract.action.kind, list(decision.action)
     if kind == CATEGORICAL and len(action) == 1 and action[0] in range(max(contract.action.size, 1)):
-        return _phase(contract, 0, int(action[0])) + _scores(contract, decision, int(action[0]))
+        return _phase(contract, 0, int(action[0]), names) + _scores(contract, decision, int(action[0]), names)
     if kind == "kc" and len(action) == len(contract.signal_ids):
         bound = contract.action.actionp
         return ", ".join(
@@ -203,7 +211,9 @@ def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
     return f"{kind or 'the action'} {', '.join(f'{value:.3g}' for value in action)}"
 
 
-def _scores(contract: pb.PolicyContract, decision: record.Decision, index: int) -> str:
+def _scores(
+    contract: pb.PolicyContract, decision: record.Decision, index: int, names: Mapping[str, MovementNames]
+) -> str:
     """How sure a choice was, and the next best."""
     scores = list(decision.scores)
     if index >= len(scores):
@@ -213,11 +223,11 @@ def _scores(contract: pb.PolicyContract, decision: record.Decision, index: int) 
     others = [k for k in range(len(scores)) if k != index]
     if others:
         best = max(others, key=lambda k: scores[k])
-        text += f" (green {best}: {scores[best]:.3g})"
+        text += f"; {scores[best]:.3g} for {_phase(contract, 0, best, names)}"
     return text
 
 
-def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
+def _states(contract: pb.PolicyContract, step: record.TlStep, names: Mapping[str, MovementNames]) -> list[str]:
     """The permitted states second by second, the commands that went out, and why a request was not permitted."""
     changes: dict[str, list[str]] = {}
     last: dict[str, str] = {}
@@ -230,7 +240,7 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
         for signal, state in zip(contract.signal_ids, states.permitted, strict=False):
             if (states.requested or signal in commanded) and last.get(signal) != state:
                 last[signal] = state
-                changes.setdefault(signal, []).append(f"{state}{moment}")
+                changes.setdefault(signal, []).append(f"{_names_of(signal, names).of_state(state)}{moment}")
         for command in states.commands:
             if not command.state:
                 handed[f"{command.signal} handed to its program {command.program}{moment}"] = None
@@ -241,5 +251,6 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
     texts = [f"permitted {', '.join(parts)}"] if parts else []
     for (signal, requested), why in reasons.items():
         of = f" of {signal}" if named else ""
-        texts.append(f"not {requested}{of}: {', '.join(explanation(reason) for reason in why)}")
+        reasons_text = ", ".join(explanation(reason) for reason in why)
+        texts.append(f"not {_names_of(signal, names).of_state(requested)}{of}: {reasons_text}")
     return [*texts, *handed]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from city.lanes import road_of
 from city.network import SignalNetwork, StreetNetwork
-from records.atspm.phase_numbers import PhaseNumbers, angle_deg
+from signals.phase_numbers import PhaseNumbers, angle_deg
 
 STRAIGHT_ON = "s"
 MAX_BETWEEN_M = 1500.0

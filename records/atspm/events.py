@@ -37,7 +37,7 @@ from records.atspm.event_codes import (
     Code,
     Event,
 )
-from records.atspm.phase_numbers import PhaseNumbers
+from signals.phase_numbers import PhaseNumbers
 
 DETECTOR_CODES = (Code.DETECTOR_OFF, Code.DETECTOR_ON)
 TERMINATIONS = {GAP_OUT: Code.PHASE_GAP_OUT, MAX_OUT: Code.PHASE_MAX_OUT, FORCE_OFF: Code.PHASE_FORCE_OFF}

@@ -25,7 +25,7 @@ from controller.recording.detectors import Detector
 from records.atspm.analysis_period import AnalysisPeriod
 from records.atspm.detectors import detector_numbers
 from records.atspm.events import SignalEvents
-from records.atspm.phase_numbers import PhaseNumbers
+from signals.phase_numbers import PhaseNumbers
 
 REMEDY = "pass another folder"
 NO_NOTES = "All rules of readers hold.\n"
@@ -85,9 +85,11 @@ def write(
             phase = phases[detector.signal].phase_of_lane.get(detector.stop_lane)
             if phase is not None:
                 table.writerow((devices[detector.signal], phase, numbers[detector.id], detector.function))
-    with _table(paths[2], "DeviceId", "Signal", "Phase", "Movements") as table:
+    with _table(paths[2], "DeviceId", "Signal", "Phase", "Movements", "Lanes") as table:
         for signal, device in devices.items():
-            table.writerows((device, signal, phase.number, phase.description) for phase in phases[signal].phases)
+            for phase in phases[signal].phases:
+                lanes = [lane for lane, number in phases[signal].phase_of_lane.items() if number == phase.number]
+                table.writerow((device, signal, phase.number, phase.description, " ".join(lanes)))
     notes = (*map(printable, notes), *rules)
     whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
     return Written(tuple(paths), notes)

@@ -31,7 +31,6 @@ from controller.recording.record_writer import NS
 from controller.recording.run_start import RunStart
 from controller.recording.sentences import mode_name
 from protos import record_pb2 as record
-from records.atspm import phase_numbers
 from records.atspm.analysis_period import (
     LOST,
     MAX_OUT,
@@ -44,12 +43,13 @@ from records.atspm.analysis_period import (
     SignalHistory,
 )
 from records.atspm.detections import DetectionCollector
-from records.atspm.phase_numbers import PhaseNumbers
 from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
 from records.atspm.spool import Series, Spool
 from records.record_reader import RecordedStep, RecordReader
 from records.recorded_run import start_of
 from records.run_files import RunReader
+from signals import phase_numbers
+from signals.phase_numbers import PhaseNumbers
 
 HOLE_S = 1e-6
 """Longer times between two shown states are a hole."""
@@ -179,7 +179,7 @@ def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
         contract.tl: [run.street.signals[signal] for signal in contract.signal_ids] for contract in run.contracts
     }
     try:
-        return phase_numbers.of_tls(run.street, signals, run.phases, str(path))
+        return phase_numbers.of_tls(run.street, signals, run.phases, run.names, str(path))
     except InputError as error:
         raise InputError(f"{error}, in a city.toml that --city names") from None
 

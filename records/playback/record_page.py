@@ -41,7 +41,7 @@ class RecordPage:
         start, shapes = _start(reader)
         timeline = Timeline([file.path for file in reader.files])
         lanes = start.tracked_lanes()
-        layout = TlLayout(start.contracts, lanes.lanes)
+        layout = TlLayout(start.contracts, lanes.lanes, start.names)
         driver = start.driver or ""
         positions = LanePositions(shapes, lanes.lanes, start.street.lane_length_m)
         city, path = reader.city, reader.files[0].path

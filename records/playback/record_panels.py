@@ -75,7 +75,7 @@ class RecordPanels:
         now = self._now(tl, moment, steps)
         contract = self._layout.contracts[tl]
         return {
-            **panels.tl_panel(contract, history, now, self._driver, since_s is None),
+            **panels.tl_panel(contract, self._layout.names, history, now, self._driver, since_s is None),
             "export": NO_MANIFESTS,
         }
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from city.network import SignalNetwork
+from signals.movement_names import MovementNames
 from signals.safety.safety_times import SafetyTimes, program_times
 from signals.saved_state import SavedState
 
@@ -83,9 +84,22 @@ class MonitorState(SavedState):
 class SignalMonitor:
     """The monitor of one signal."""
 
-    def __init__(self, network: SignalNetwork, limits: SafetyTimes, greens: Sequence[str] = ()) -> None:
-        """`greens`: the green phases; max red applies to links that some of them serve and some do not."""
+    def __init__(
+        self,
+        network: SignalNetwork,
+        limits: SafetyTimes,
+        greens: Sequence[str] = (),
+        names: MovementNames | None = None,
+    ) -> None:
+        """Prepare the monitor.
+
+        Args:
+            network, limits: of the signal.
+            greens: the green phases; max red applies to links that some of them serve and some do not.
+            names: of its movements, for the alarms.
+        """
         self.signal = network.id
+        self._name = [(names or MovementNames()).of_link(i) for i in range(len(network.links))]
         self._links = len(network.links)
         links = range(self._links)
         self._foes = [[j for j in links if network.foes[i, j]] for i in links]
@@ -180,11 +194,13 @@ class SignalMonitor:
         for i in change.was_green:
             lasted_s = now - since_s[i]
             if lasted_s + _ROUNDING_S < self._min_green_s:
-                alarms.append(self._alarm(MonitorRule.MIN_GREEN, now, f"link {i} was green for {lasted_s:.3g} s"))
+                alarms.append(
+                    self._alarm(MonitorRule.MIN_GREEN, now, f"{self._name[i]} was green for {lasted_s:.3g} s")
+                )
         for i in change.was_yellow:
             lasted_s = now - since_s[i]
             if lasted_s + _ROUNDING_S < self._yellow_s[i]:
-                message = f"link {i} was yellow for {lasted_s:.3g} of {self._yellow_s[i]:g} s"
+                message = f"{self._name[i]} was yellow for {lasted_s:.3g} of {self._yellow_s[i]:g} s"
                 alarms.append(self._alarm(MonitorRule.YELLOW, now, message))
         for i in change.turned:
             since_s[i] = now
@@ -193,7 +209,8 @@ class SignalMonitor:
             red_s = now - since_s[j]
             if red_s + _ROUNDING_S < self._clear_s[j]:
                 message = (
-                    f"link {i} turned green {red_s:.3g} s after its foe {j} turned red, not {self._clear_s[j]:.3g} s"
+                    f"{self._name[i]} turned green {red_s:.3g} s after its foe {self._name[j]} turned red, "
+                    f"not {self._clear_s[j]:.3g} s"
                 )
                 alarms.append(self._alarm(MonitorRule.CLEARANCE, now, message))
         return alarms
@@ -207,12 +224,14 @@ class SignalMonitor:
         awaits, faults = [], []
         for i in turned:
             if old[i] == "green" and new[i] == "red" and not self._is_crossing[i]:
-                faults.append((MonitorRule.YELLOW, f"link {i} went from green to red"))
+                faults.append((MonitorRule.YELLOW, f"{self._name[i]} went from green to red"))
             if old[i] == "yellow" and new[i] == "green":
-                faults.append((MonitorRule.YELLOW, f"link {i} went from yellow to green"))
+                faults.append((MonitorRule.YELLOW, f"{self._name[i]} went from yellow to green"))
         for i, j in self._turning_green(before, after):
             if new[j] == "yellow":
-                faults.append((MonitorRule.CLEARANCE, f"link {i} turned green while its foe {j} was yellow"))
+                faults.append(
+                    (MonitorRule.CLEARANCE, f"{self._name[i]} turned green while its foe {self._name[j]} was yellow")
+                )
             elif new[j] == "red" and self._clear_s[j] > 0:
                 awaits.append((i, j))
         return _Change(turned, was_green, was_yellow, tuple(awaits), tuple(faults))
@@ -237,7 +256,7 @@ class SignalMonitor:
                 yields_j = state[j] == "g" and i in self._yields_to[j]
                 both_permissive = c == state[j] == "g" and j in self._permissive[i]
                 if i < j and state[j] in "gG" and not (yields_i or yields_j or both_permissive):
-                    faults.append((MonitorRule.CONFLICT, f"{state}: links {i} and {j} are foes"))
+                    faults.append((MonitorRule.CONFLICT, f"{state}: {self._name[i]} and {self._name[j]} are foes"))
         return faults
 
     def _check_max_red(self, now: float) -> list[Alarm]:
@@ -247,7 +266,7 @@ class SignalMonitor:
             red_s = self._red_s(i, now)
             if i not in self.state.reported and red_s > self._max_red_s:
                 self.state.reported.add(i)
-                message = f"link {i} has been red for {red_s:.0f} s"
+                message = f"{self._name[i]} has been red for {red_s:.0f} s"
                 alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, message))
         return alarms
 

@@ -179,7 +179,7 @@ fleet = "x"
         (VALID.replace("[serving]", "[serving]\ndistricts = 3"), "must contain tables such as"),
         (
             VALID + "phases = 2",
-            r'\[tl.SA 101\] phases = 2 must be a table of names and integers, such as { "A1B1" = 2 }',
+            r'\[tl.SA 101\] phases = 2 must be a table, such as { "A1B1" = 2 }',
         ),
         (VALID + "phases = { north = 'two' }", r"\[tl.SA 101\] phases north = 'two' must be an integer"),
         (VALID + "phases = { north = 17 }", r"\[tl.SA 101\] phases north = 17 must be a phase number from 1 to 16"),

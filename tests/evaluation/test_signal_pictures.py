@@ -10,8 +10,9 @@ from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import arms, report, results_files
 from evaluation.signal_pictures import MAX_TLS, ZERO, PicturedTls, SignalPictures, UncontrolledSignals, compared
 from evaluation.simulation import ArmSimulator, EvaluationTask, outcome_values
-from records.atspm import detectors, phase_numbers
+from records.atspm import detectors
 from records.atspm.analysis_period import ProgramChange
+from signals import phase_numbers
 from simulation.demand import Demand
 from tests.conftest import GRID
 from tests.evaluation.outcomes import ZERO as ZERO_OUTCOME

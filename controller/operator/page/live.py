@@ -35,7 +35,8 @@ class LivePage:
     def begin(self, street: StreetNetwork, connection: SumoConnection) -> None:
         """Answer browsers from now on. Raises InputError."""
         city, service = self._config.city, self._service
-        layout = TlLayout(service.state.layout.contracts.values(), connection.lanes)
+        known = service.state.layout
+        layout = TlLayout(known.contracts.values(), connection.lanes, known.names)
         shapes = street_shapes.read(street.net_file)
         data = StreetData(
             layout,

@@ -15,6 +15,7 @@ from controller.recording.sentences import explanation, sentence
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
+from signals.movement_names import MovementNames
 
 RATE_S = 30.0
 """Wall time over which decisions a second are counted."""
@@ -75,12 +76,18 @@ class TlHistory(NamedTuple):
 
 
 def tl_panel(
-    contract: pb.PolicyContract, history: TlHistory, now: Mapping[str, Any], driver: str, is_first: bool
+    contract: pb.PolicyContract,
+    names: Mapping[str, MovementNames],
+    history: TlHistory,
+    now: Mapping[str, Any],
+    driver: str,
+    is_first: bool,
 ) -> dict[str, Any]:
     """A TL's panel.
 
     Args:
         contract: the TL's.
+        names: by signal, the names of its movements.
         history: since the browser's last frame.
         now: its control mode, and who set it.
         driver: what decides in the place of the policy.
@@ -95,10 +102,11 @@ def tl_panel(
         "now": now,
         "decision": _decision(decided[-1]) if decided else {},
         "states": _states(states[-1]) if states else {},
+        "shown": _shown(contract, names, history.band),
         "band": history.band,
         "queue": history.queue,
         "overrides": overrides(each for each in states if each.at_s > history.after_s),
-        "sentences": [sentence(contract, step, driver) for step in new[-MAX_SENTENCES:]],
+        "sentences": [sentence(contract, step, driver, names) for step in new[-MAX_SENTENCES:]],
     }
 
 
@@ -114,6 +122,17 @@ def overrides(states: Iterable[record.States]) -> list[dict[str, Any]]:
         }
         for each in states
         for override in each.overrides
+    ]
+
+
+def _shown(contract: pb.PolicyContract, names: Mapping[str, MovementNames], band: list[list[Any]]) -> list[str]:
+    """By signal, the name of the newest state that was shown; empty if there is none."""
+    if not band:
+        return []
+    _, _, *states = band[-1]
+    return [
+        names.get(signal, MovementNames()).of_state(state)
+        for signal, state in zip(contract.signal_ids, states, strict=True)
     ]
 
 

@@ -391,7 +391,9 @@ class PageServer(FrameServer[LiveWatcher]):
         follower = copy.copy(watched)
         now = {name: getattr(state, name) for name in NOW}
         history = follower.news()
-        panel = panels.tl_panel(watched.contract, history, now, self._street.driver, watched.is_first)
+        panel = panels.tl_panel(
+            watched.contract, self._state.layout.names, history, now, self._street.driver, watched.is_first
+        )
         return frames.as_json(panel), follower
 
     def _city_panel(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from controller.operator.page.frames import MAX_SIGNALS, View
 from controller.operator.tl_layout import TlLayout
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
+from signals.movement_names import MovementNames
 from signals.policy_signals import greens_of
 
 CENTIMETRES = 100
@@ -77,7 +79,12 @@ class StreetData:
             **_map(shapes),
             "rows": [lane_index.get(lane, -1) for lane in layout.lanes],
             "signals": [
-                {"id": signal, "at": _rounded(at), "links": _links(links_of.get(signal, ()), lane_index)}
+                {
+                    "id": signal,
+                    "at": _rounded(at),
+                    "links": _links(links_of.get(signal, ()), lane_index),
+                    "movements": [asdict(group) for group in layout.names.get(signal, MovementNames()).groups],
+                }
                 for signal, at in zip(signals, self.signal_at.tolist(), strict=True)
             ],
             "controlled": len(layout.signals),
@@ -98,6 +105,10 @@ class StreetData:
             "features": [[f.kind, f.signal_id, f.lane_id] for f in contract.observation.features],
             "normalisation": contract.observation.normalisation,
             "greens": [greens_of(signal) for signal in contract.signals],
+            "green_names": [
+                self.layout.names.get(signal.id, MovementNames()).of_states(greens_of(signal))
+                for signal in contract.signals
+            ],
             "timing": MessageToDict(contract.timing, preserving_proto_field_name=True),
             "origin": MessageToDict(contract.origin, preserving_proto_field_name=True),
         }

@@ -1,7 +1,6 @@
 """Approach volume: vehicles per hour of an approach and of the opposing one, and the share of each (D-factor)."""
 
 from controller.recording.detectors import ADVANCE
-from records.atspm.phase_numbers import LEFT_BESIDE
 from records.atspm.pictures.canvas import (
     BLUE,
     GREEN,
@@ -16,6 +15,7 @@ from records.atspm.pictures.canvas import (
     time_axis,
 )
 from records.atspm.pictures.signal_view import SignalView
+from signals.phase_numbers import LEFT_BESIDE
 
 TITLE = "Approach Volume"
 OPPOSING = {2: 6, 4: 8, 10: 14, 12: 16}

@@ -8,7 +8,6 @@ from jinja2 import Template
 
 from city.printable import printable
 from records.atspm.corridor import Corridor
-from records.atspm.phase_numbers import LEFT_BESIDE
 from records.atspm.pictures import (
     approach_delay,
     approach_volume,
@@ -21,6 +20,7 @@ from records.atspm.pictures import (
 )
 from records.atspm.pictures.canvas import WIDTH
 from records.atspm.pictures.signal_view import SignalView
+from signals.phase_numbers import LEFT_BESIDE
 
 HALF_PICTURES = (split_monitor, split_failure, approach_volume, approach_delay, queue_length)
 TEMPLATE = Template((Path(__file__).parent / "page.html").read_text(), autoescape=True, trim_blocks=True)

@@ -12,8 +12,8 @@ from records.atspm.detectors import detector_numbers
 from records.atspm.event_codes import Code, Event
 from records.atspm.events import signal_events
 from records.atspm.from_record import ObservedSignals
-from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.atspm.readings import SignalReadings
+from signals.phase_numbers import NemaPhase, PhaseNumbers
 
 BINS_S = (900.0, 300.0, 60.0)
 """Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than MIN_BINS of them."""

@@ -8,7 +8,7 @@ from city import config, network
 from controller.recording.detectors import FUNCTIONS
 from records.atspm import detectors
 from records.atspm.event_codes import Code
-from records.atspm.phase_numbers import of_city
+from signals.phase_numbers import of_city
 from tests.conftest import GRID, ROOT
 
 PAGE = (ROOT / "docs" / "atspm.md").read_text()
@@ -32,7 +32,7 @@ def test_example_of_city_toml_is_of_the_sample_city(tmp_path):
     path.write_text(f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n{block("toml")}')
     city = config.load(path)
     found = {phase.number: phase.description for phase in of_city(city, network.of_city(city))["A0"].phases}
-    assert found.keys() == {1, 2, 3, 4, 5, 6, 8, 11} and found[11] == "A1A0.70.00 south left"
+    assert found.keys() == {1, 2, 3, 4, 5, 6, 8, 11} and found[11] == "southbound left"
 
 
 def test_example_in_python_writes_the_files(tmp_path):

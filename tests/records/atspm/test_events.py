@@ -24,7 +24,7 @@ from records.atspm.analysis_period import (
 from records.atspm.detectors import PlacedDetector
 from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
+from signals.phase_numbers import NemaPhase, PhaseNumbers
 
 MORNING = datetime(2026, 3, 2, 7)
 PHASES = PhaseNumbers(

@@ -12,7 +12,7 @@ from records.atspm import files
 from records.atspm.analysis_period import AnalysisPeriod, Detection, ShownState, SignalHistory
 from records.atspm.detectors import PlacedDetector
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
+from signals.phase_numbers import NemaPhase, PhaseNumbers
 
 DETECTORS = [
     PlacedDetector("p", "9", PRESENCE, "a_0", "a_0", 1, 6),
@@ -68,9 +68,9 @@ def test_detectors_and_phases_say_what_numbers_mean(written):
         ("1", "4", "1", "Presence"), ("3", "2", "1", "Advance"), ("1", "4", "2", "Advance"),
     ]  # fmt: skip
     assert rows(written[1] / "phases.csv") == [
-        ("DeviceId", "Signal", "Phase", "Movements"),
-        ("1", "9", "4", "a north through"), ("2", "a/b", "2", "c north through"), ("3", "gneJ1", "2",
-        "b north through"),
+        ("DeviceId", "Signal", "Phase", "Movements", "Lanes"),
+        ("1", "9", "4", "a north through", "a_0"), ("2", "a/b", "2", "c north through", "c_0"),
+        ("3", "gneJ1", "2", "b north through", "b_0"),
     ]  # fmt: skip
 
 

@@ -13,17 +13,18 @@ from city import config, network
 from controller.recording.detectors import ADVANCE, PRESENCE
 from evaluation import actuated
 from records import sumo_programs
-from records.atspm import detectors, files, phase_numbers
+from records.atspm import detectors, files
 from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
 from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
 from records.atspm.from_record import ObservedSignals, Selection, read
-from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.atspm.pictures.signal_view import SignalView, views
 from records.atspm.pictures.split_failure import occupancy_ratios
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
+from signals import phase_numbers
+from signals.phase_numbers import NemaPhase, PhaseNumbers
 from tests.conftest import GRID
 from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
 from tests.records.replayed_city import record_run

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from city import network
 from controller.recording.detectors import ADVANCE, PRESENCE
-from records.atspm import corridor, phase_numbers
+from records.atspm import corridor
 from records.atspm.analysis_period import (
     MAX_OUT,
     MODES,
@@ -24,7 +24,6 @@ from records.atspm.analysis_period import (
 from records.atspm.corridor import Corridor, StopLine
 from records.atspm.detectors import PlacedDetector
 from records.atspm.from_record import ObservedSignals
-from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.atspm.pictures import (
     approach_delay,
     approach_volume,
@@ -53,6 +52,8 @@ from records.atspm.pictures.canvas import (
 )
 from records.atspm.pictures.signal_view import SignalView, views
 from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from signals import phase_numbers
+from signals.phase_numbers import NemaPhase, PhaseNumbers
 
 ZERO = datetime(2026, 3, 2, 7)
 PHASES = PhaseNumbers(

@@ -45,7 +45,7 @@ class Live:
     def add(self, event):
         self.state.add(event)
         for tl, watched in self.watched.items():
-            self.panels[tl].append(tl_panel(watched.contract, watched.news(), {}, "", False))
+            self.panels[tl].append(tl_panel(watched.contract, {}, watched.news(), {}, "", False))
 
     def whole(self, tl):
         watched = WatchedTl(self.state, self.layout, tl)
@@ -84,7 +84,7 @@ def test_the_live_page_shows_the_messages_that_the_recorder_writes(commanded, tl
 @pytest.mark.parametrize("tl", TLS)
 def test_live_panels_that_follow_one_another_add_up_to_the_whole_one(commanded, tl):
     _, live = commanded
-    whole = tl_panel(live.layout.contracts[tl], live.whole(tl), {}, "", True)
+    whole = tl_panel(live.layout.contracts[tl], {}, live.whole(tl), {}, "", True)
     assert added_up(live.panels[tl]) == {key: whole[key] for key in (*LISTS, "sentences")}
     for key in ("decision", "states"):
         assert live.panels[tl][-1][key] == whole[key] != {}
@@ -112,10 +112,10 @@ def test_a_panel_has_the_newest_decision_and_states_of_its_second(commanded):
     steps = [messages[SILENT_TL] for _, messages, _ in recorded.steps if SILENT_TL in messages]
     step = next(step for step in steps if step.HasField("decision") and len(step.states) > 1)
     until_s = step.states[0].at_s
-    panel = tl_panel(contract, TlHistory([step], [], [], -1.0, until_s), {}, "", True)
+    panel = tl_panel(contract, {}, TlHistory([step], [], [], -1.0, until_s), {}, "", True)
     assert panel["decision"]["at_s"] == step.at_s and panel["states"]["at_s"] == until_s
     assert len(panel["sentences"]) == 1
-    later = tl_panel(contract, TlHistory([step], [], [], step.at_s), {}, "", False)
+    later = tl_panel(contract, {}, TlHistory([step], [], [], step.at_s), {}, "", False)
     assert later["decision"] == panel["decision"] and later["sentences"] == []
     assert later["states"]["at_s"] == step.states[-1].at_s
 

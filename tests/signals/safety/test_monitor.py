@@ -345,8 +345,8 @@ def test_alarms_name_links_and_durations(crossing):
     assert messages == [
         "link 0 was green for 4 s",
         "link 0 was yellow for 2 of 3 s",
-        "link 3 turned green 0.5 s after its foe 0 turned red, not 1 s",
-        "GrrG: links 0 and 3 are foes",
+        "link 3 turned green 0.5 s after its foe link 0 turned red, not 1 s",
+        "GrrG: link 0 and link 3 are foes",
     ]
 
 

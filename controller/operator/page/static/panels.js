@@ -1,5 +1,6 @@
 // The panels beside the map. Texts of the server become text nodes, never HTML.
 
+import { junction } from "./junction.js";
 import { glyph } from "./map.js";
 
 const BAND_S = 180, ROW_PX = 13, HOUR_S = 3600, MEAN_S = 60, MAX_SENTENCES = 40, MAX_POINTS = 5000;
@@ -219,6 +220,7 @@ export class TlPanel {
       this.showChoice(decision, now.mode);
       this.showFeatures(decision.observation);
     }
+    if (panel.shown.length) this.shownNames = panel.shown;
     this.showStates(panel.states);
     if (panel.overrides.length || panel.is_first) {
       this.overrides = [...panel.overrides.reverse(), ...this.overrides].slice(0, 3);
@@ -274,7 +276,7 @@ export class TlPanel {
     const rows = [];
     if (decision.failure) rows.push(element("p", `no valid answer: ${decision.failure}`, { class: "note" }));
     else if (mode !== "policy" && decision.action.length) rows.push(element("p", `not followed in mode ${mode}`, { class: "note" }));
-    const greens = this.tl.greens[0] ?? [];
+    const greens = this.tl.greens[0] ?? [], names = this.tl.green_names[0] ?? [];
     if (this.tl.action === "categorical" && greens.length) {
       const chosen = mode === "policy" && decision.action.length ? decision.action[0] : mode === "policy" || mode === "hold" ? greens.indexOf(this.requested) : -1;
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
@@ -282,7 +284,7 @@ export class TlPanel {
         const row = element("div", "", { class: k === chosen ? "choice chosen" : "choice" }), score = decision.scores[k];
         const bar = score === undefined ? element("code", state) : element("meter", "", { min: low, max: high, value: score, title: state });
         const current = decision.phases[0] === k ? ", shown" : "";
-        row.append(element("span", `green ${k}`, { title: state + current }), bar, element("span", score === undefined ? "" : number(score, 3)));
+        row.append(element("span", names[k], { title: `green ${k}, ${state}${current}` }), bar, element("span", score === undefined ? "" : number(score, 3)));
         rows.push(row);
       });
     } else {
@@ -320,13 +322,30 @@ export class TlPanel {
   }
 
   showStates(states) {
+    const shown = this.shown ?? [], names = this.shownNames ?? [];
+    const pictures = JSON.stringify([shown, names]);
+    if (pictures !== this.pictures && shown.length) {
+      this.pictures = pictures;
+      $("tl-junction").replaceChildren(...this.tl.signals.filter((signal) => this.city.signals[signal].movements.length).map((signal, k) => {
+        const figure = element("figure"), { id, movements } = this.city.signals[signal];
+        figure.append(junction(movements, shown[k] ?? "", names[k] ?? "", this.colours), element("figcaption", names[k] ?? "", { title: `${id}: ${shown[k] ?? ""}` }));
+        return figure;
+      }));
+    }
     if (!states.permitted) return;
-    const shown = this.shown ?? [], rows = this.tl.signals.map((signal, k) => {
+    const rows = this.tl.signals.map((signal, k) => {
       const row = element("tr");
       row.append(...[this.city.signals[signal].id, shown[k] ?? "", states.requested[k] ?? "own program", states.requested.length ? states.permitted[k] : "–"].map((text) => element("td", text)));
       return row;
     });
     $("tl-states").tBodies[0].replaceChildren(...rows);
+  }
+
+  // The movements of links, the first one by name.
+  nameOf(signal, links) {
+    const named = this.city.signals[signal].movements.filter((movement) => movement.links.some((link) => links.includes(link)));
+    if (!named.length) return `link ${spans(links)}`;
+    return named[0].name + (named.length > 1 ? ` + ${named.length - 1}` : "");
   }
 
   // A row for each group of links that always show the same. Green is a full row, yellow half of it, red a line.
@@ -339,19 +358,19 @@ export class TlPanel {
         if (!groups.has(key)) groups.set(key, []);
         groups.get(key).push(link);
       }
-      for (const links of groups.values()) rows.push([s, links]);
+      for (const links of groups.values()) rows.push([s, links, this.nameOf(signal, links)]);
     });
-    const height = Math.max(rows.length, 1) * ROW_PX + 16, label = 62;
+    const height = Math.max(rows.length, 1) * ROW_PX + 16, label = 116;
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.height = `${height}px`;
     const context = canvas.getContext("2d"), c = this.colours, x = (t) => label + (width - label) * (1 - (second - t) / BAND_S);
     context.scale(ratio, ratio);
     context.font = "10px system-ui, 'DejaVu Sans', sans-serif";
     context.textBaseline = "middle";
-    rows.forEach(([s, links], k) => {
-      const top = k * ROW_PX, name = spans(links);
+    rows.forEach(([s, links, name], k) => {
+      const top = k * ROW_PX;
       context.fillStyle = c.dim;
-      context.fillText((this.tl.signals.length > 1 ? this.city.signals[this.tl.signals[s]].id + " " : "") + `link ${name}`, 0, top + ROW_PX / 2, label - 4);
+      context.fillText((this.tl.signals.length > 1 ? this.city.signals[this.tl.signals[s]].id + " " : "") + name, 0, top + ROW_PX / 2, label - 4);
       for (const part of this.band) {
         const letter = part[2 + s]?.[links[0]], from = Math.max(x(part[0]), label), to = Math.max(x(part[1]), label);
         const [colour, share] = letter === "G" ? [c.green, 0.8] : letter === "g" ? [c.green, 0.6] : letter === "y" || letter === "u" ? [c.yellow, 0.45] : letter === "r" ? [c.red, 0.16] : [c.dark, 0.1];

@@ -10,17 +10,28 @@ The main street has the most lanes, then the fastest ones; of its two directions
 https://ops.fhwa.dot.gov/publications/fhwahop08024/chapter4.htm describes the numbering.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 from city.config import MAX_PHASE, City
 from city.errors import InputError
 from city.movements import Movement
 from city.network import SignalNetwork, StreetNetwork, signals_of
+from signals import movement_names
+from signals.movement_names import (
+    CROSSING,
+    LEFT,
+    RIGHT,
+    THROUGH,
+    U_TURN,
+    Approach,
+    MovementNames,
+    approaches,
+    key_of,
+    kind_of,
+)
 
-THROUGH, LEFT, RIGHT, CROSSING = "through", "left", "right", "crossing"
 LEFT_BESIDE = {2: 5, 6: 1, 4: 7, 8: 3, 10: 9, 12: 11, 14: 13, 16: 15}
 """Through phase -> the phase of the left turn from the same approach."""
 SLOTS = (2, 4, 6, 8)
@@ -29,9 +40,7 @@ MAX_OPPOSITE_DEG = 45.0
 """Deviation from a straight line up to which two approaches are the two directions of one street."""
 MAX_BESIDE_DEG = 60.0
 """Angle up to which a crossing leads beside a through movement."""
-COMPASS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
 _ORDER = (THROUGH, LEFT, RIGHT, CROSSING)
-_TURNS = {"s": THROUGH, "l": LEFT, "L": LEFT, "r": RIGHT, "R": RIGHT}
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class NemaPhase:
     walk_links: tuple[int, ...]
     """Link indices of the crossings that walk with it."""
     description: str
-    """Its movements in words, such as `A1B1 east through`."""
+    """Its movements, such as `eastbound through, eastbound right`."""
 
 
 @dataclass(frozen=True)
@@ -58,117 +67,90 @@ class PhaseNumbers:
     """Incoming vehicle lane -> the phase of its through movement, else of its left turn, else of its right turn."""
 
 
-@dataclass
-class _Approach:
-    road: str
-    heading_deg: float
-    speed_mps: float = 0.0
-    lanes: set[str] = field(default_factory=set)
-    kinds: set[str] = field(default_factory=set)
-    """Which of through, left and right it has."""
-
-
 def of_city(city: City, street: StreetNetwork) -> dict[str, PhaseNumbers]:
-    """The phases of every signal of a network, with the numbers of city.toml. Raises InputError."""
-    signals = {
-        name: signals_of(city, tl, street)
-        if tl.phases
-        else [street.signals[id] for id in tl.signals if id in street.signals]
-        for name, tl in city.tls.items()
-    }
+    """The phases of every signal of a network, with the numbers and names of city.toml. Raises InputError."""
+    signals = {name: signals_of(city, tl, street) for name, tl in city.tls.items() if tl.phases or tl.movement_names}
     stated = {name: tl.phases for name, tl in city.tls.items()}
-    return of_tls(street, signals, stated, str(city.path))
+    return of_tls(street, signals, stated, movement_names.of_city(city, street), str(city.path))
 
 
 def of_tls(
     street: StreetNetwork,
     signals_of_tl: Mapping[str, Sequence[SignalNetwork]],
     stated: Mapping[str, Mapping[str, int]],
+    names: Mapping[str, MovementNames],
     where: str,
 ) -> dict[str, PhaseNumbers]:
     """The phases of every signal of a network, by the rule and with stated numbers.
 
     Args:
         street: the network.
-        signals_of_tl: by TL, its signals.
+        signals_of_tl: by TL with stated numbers, its signals.
         stated: by TL, numbers that take precedence, as in `number_phases`.
-        where: the file that states them, at the beginning of an error line.
+        names: by signal, the names of its movements; by default those of the rule.
+        where: the file that states the numbers, at the beginning of an error line.
 
     Raises InputError.
     """
-    of_signal: dict[str, dict[str, int]] = {}
+    of_signal = movement_names.stated_by_signal(signals_of_tl, stated, f"{where}: [tl.{{tl}}] phases")
     tl_of_signal = {signal.id: tl for tl, signals in signals_of_tl.items() for signal in signals}
-    for tl, numbers in stated.items():
-        names_of = {signal.id: _names(signal) for signal in signals_of_tl.get(tl, ())}
-        for name, number in numbers.items():
-            owners = [signal for signal, names in names_of.items() if name in names]
-            if not owners:
-                known = ", ".join(sorted({name for names in names_of.values() for name in names}))
-                raise InputError(
-                    f"{where}: [tl.{tl}] phases: {name} is not a movement of its signals; write one of {known}"
-                )
-            for signal in owners:
-                of_signal.setdefault(signal, {})[name] = number
     phases = {}
     for signal, network in sorted(street.signals.items()):
         try:
-            phases[signal] = number_phases(network, of_signal.get(signal, {}))
+            phases[signal] = number_phases(network, of_signal.get(signal, {}), names.get(signal))
         except InputError as error:
             tl = tl_of_signal.get(signal, "NAME")
             raise InputError(f"{where}: signal {signal}: [tl.{tl}] phases: {error}") from None
     return phases
 
 
-def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> PhaseNumbers:
+def number_phases(
+    signal: SignalNetwork, stated: Mapping[str, int] = {}, names: MovementNames | None = None
+) -> PhaseNumbers:
     """The phases of a signal.
 
     Args:
         signal: the signal.
         stated: numbers that take precedence, by `ROAD` (its through movement and what goes with it), `ROAD:left`,
             `ROAD:right` or `ROAD:crossing`.
+        names: the names of its movements (default: those of the rule).
 
     Raises:
         InputError: there are more approaches than phases, or two approaches have the same number and it is not stated
             for both.
     """
-    approaches = _approaches(signal)
-    through = _through_numbers(approaches, stated)
-    kinds = {approach.road: approach.kinds for approach in approaches}
+    names = names or movement_names.movement_names(signal)
+    roads = approaches(signal)
+    through = _through_numbers(roads, stated)
+    kinds = {each.road: {_kind(kind, each.kinds) for kind in each.kinds} for each in roads}
     number_of: dict[str, int] = {}
     for road, number in through.items():
         number_of[road] = number
         for kind in kinds[road] - {THROUGH}:
             beside = LEFT_BESIDE.get(number, number) if kind == LEFT and THROUGH in kinds[road] else number
-            number_of[_name(road, kind)] = stated.get(_name(road, kind), beside)
+            number_of[key_of(road, kind)] = stated.get(key_of(road, kind), beside)
     _check_unique(number_of, stated)
     links: dict[int, set[int]] = {}
     primary: dict[int, set[int]] = {}
     walk: dict[int, set[int]] = {}
-    descriptions: dict[int, dict[str, None]] = {}
     lanes: dict[str, dict[str, int]] = {}
-    heading = {approach.road: approach.heading_deg for approach in approaches}
     for k, movements in enumerate(signal.movements):
         for movement, (from_lane, _) in zip(movements, signal.links[k], strict=True):
             if movement.is_crossing:
-                number = _crossing_number(movement, approaches, through, stated)
-                walk.setdefault(number, set()).add(k)
-                descriptions.setdefault(number, {})[f"{' '.join(movement.crossed_roads)} crossing".strip()] = None
+                walk.setdefault(_crossing_number(movement, roads, through, stated), set()).add(k)
                 continue
-            kind = _kind(movement, kinds[movement.road])
-            number = number_of[_name(movement.road, kind)]
+            kind = _kind(kind_of(movement), kinds[movement.road])
+            number = number_of[key_of(movement.road, kind)]
             links.setdefault(number, set()).add(k)
-            if _TURNS.get(movement.turn) == THROUGH:
+            if kind_of(movement) == THROUGH:
                 primary.setdefault(number, set()).add(k)
             lanes.setdefault(from_lane, {}).setdefault(kind, number)
-            compass = COMPASS[round(heading[movement.road] / 45.0) % 8]
-            text = f"{movement.road} {compass} {kind}"
-            descriptions.setdefault(number, {})[text] = None
     phases = tuple(
         NemaPhase(
             number,
             tuple(sorted(primary.get(number) or links.get(number) or ())),
             tuple(sorted(walk.get(number) or ())),
-            ", ".join(sorted(descriptions[number], key=lambda text: _ORDER.index(text.rpartition(" ")[2]))),
+            ", ".join(names.of_links(links.get(number, set()) | walk.get(number, set()))),
         )
         for number in sorted(links.keys() | walk.keys())
     )
@@ -176,23 +158,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> Phas
     return PhaseNumbers(signal.id, phases, phase_of_lane)
 
 
-def _approaches(signal: SignalNetwork) -> list[_Approach]:
-    found: dict[str, _Approach] = {}
-    for pairs, movements, speed_mps in zip(signal.links, signal.movements, signal.approach_mps, strict=True):
-        for (from_lane, _), movement in zip(pairs, movements, strict=True):
-            if movement.is_crossing:
-                continue
-            # a network with numbers out of range has no direction
-            heading_deg = movement.heading_deg if math.isfinite(movement.heading_deg) else 0.0
-            approach = found.setdefault(movement.road, _Approach(movement.road, heading_deg))
-            approach.speed_mps = max(approach.speed_mps, speed_mps)
-            approach.lanes.add(from_lane)
-            if movement.turn in _TURNS:
-                approach.kinds.add(_TURNS[movement.turn])
-    return [found[road] for road in sorted(found)]
-
-
-def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int]) -> dict[str, int]:
+def _through_numbers(approaches: Sequence[Approach], stated: Mapping[str, int]) -> dict[str, int]:
     """By road, the number of its through movement. Raises InputError."""
     if not approaches:
         return {}
@@ -223,7 +189,7 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int])
     return numbers
 
 
-def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[int, float, int, str]:
+def _main_street(approach: Approach, approaches: Sequence[Approach]) -> tuple[int, float, int, str]:
     """Sort key of approaches: lanes and speed of their street with its opposite direction, then the direction."""
     opposite = [
         other for other in approaches if 180.0 - angle_deg(other.heading_deg, approach.heading_deg) <= MAX_OPPOSITE_DEG
@@ -235,20 +201,11 @@ def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[
     return -lanes, -speed_mps, rotated_deg, approach.road
 
 
-def _kind(movement: Movement, kinds: set[str]) -> str:
-    """Which of through, left and right a vehicle movement is; a turn back is a left turn, or goes straight on without
-    one."""
-    return _TURNS.get(movement.turn) or (LEFT if LEFT in kinds else THROUGH)
-
-
-def _name(road: str, kind: str) -> str:
-    return road if kind == THROUGH else f"{road}:{kind}"
-
-
-def _names(signal: SignalNetwork) -> set[str]:
-    names = {_name(approach.road, kind) for approach in _approaches(signal) for kind in (THROUGH, *approach.kinds)}
-    crossings = [m for movements in signal.movements for m in movements if m.is_crossing]
-    return names | {_name(road, CROSSING) for movement in crossings for road in movement.crossed_roads}
+def _kind(kind: str, kinds: set[str]) -> str:
+    """Which of through, left and right a movement is numbered as; a U-turn is a left turn, or through without one."""
+    if kind != U_TURN:
+        return kind
+    return LEFT if LEFT in kinds else THROUGH
 
 
 def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int]) -> None:
@@ -264,12 +221,12 @@ def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int]) -> No
 
 
 def _crossing_number(
-    crossing: Movement, approaches: Sequence[_Approach], through: Mapping[str, int], stated: Mapping[str, int]
+    crossing: Movement, approaches: Sequence[Approach], through: Mapping[str, int], stated: Mapping[str, int]
 ) -> int:
     """The phase with which a crossing walks: of the vehicles that pass it on their right, else on their left."""
     for road in crossing.crossed_roads:
-        if _name(road, CROSSING) in stated:
-            return stated[_name(road, CROSSING)]
+        if key_of(road, CROSSING) in stated:
+            return stated[key_of(road, CROSSING)]
     if not approaches:
         return SLOTS[0]
     for heading in (crossing.heading_deg - 90.0, crossing.heading_deg + 90.0):

@@ -10,7 +10,7 @@ from city import config, network
 from city.errors import InputError
 from city.movements import Movement
 from city.network import SignalNetwork
-from records.atspm.phase_numbers import number_phases, of_city
+from signals.phase_numbers import number_phases, of_city
 from tests.conftest import GRID
 
 NORTH, EAST, SOUTH, WEST = 0.0, 90.0, 180.0, 270.0
@@ -149,7 +149,7 @@ def test_every_movement_has_a_phase_whatever_the_order_of_links(approaches, legs
 def test_a_drawn_crossroads_walks_beside_its_vehicles(crossroads):
     phases = {phase.number: phase for phase in number_phases(crossroads).phases}
     assert set(phases) == set(range(1, 9))
-    assert phases[2].description.startswith("WJ east through") and phases[6].description.startswith("EJ west through")
+    assert phases[2].description == "eastbound through, eastbound right, pedestrians across the south leg"
     # crossings lead over the legs in the north, east and south: the last is on the right of the vehicles to the east
     assert {number: len(phase.walk_links) for number, phase in phases.items() if phase.walk_links} == {2: 1, 6: 2, 8: 1}
 
@@ -166,8 +166,8 @@ def test_city_toml_states_numbers_by_road(tmp_path, grid_street):
     path.write_text(f'{text}\nphases = {{ "C0C1.70.00" = 6, "C2C1.70.00" = 2, "right2C2.70.00:left" = 11 }}\n')
     phases = of_city(config.load(path), grid_street)
     described = {phase.number: phase.description for name in ("C1", "C2") for phase in phases[name].phases}
-    assert described[11] == "right2C2.70.00 west left"
-    assert {phase.number: phase.description for phase in phases["C1"].phases}[6].startswith("C0C1.70.00 north through")
+    assert described[11] == "westbound left"
+    assert {phase.number: phase.description for phase in phases["C1"].phases}[6].startswith("northbound through")
     path.write_text(f'{text}\nphases = {{ "A0A1" = 6 }}\n')
     with pytest.raises(
         InputError, match=r"\[tl.SA108\] phases: A0A1 is not a movement of its signals; write one of B1C1.70.00, "
