@@ -160,7 +160,8 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int, names: Mapping[
     message = contract.signals[signal]
     states = greens_of(message) if is_green else [phase.state for phase in message.phases]
     if 0 <= index < len(states):
-        text += f" ({_names_of(message.id, names).of_states(states)[index]})"
+        name = _names_of(message.id, names).of_states(states)[index]
+        text = f"{text} ({name})" if name == states[index] else f"{name} ({text})"
     return f"{text} of {message.id}" if len(contract.signals) > 1 else text
 
 
@@ -223,7 +224,7 @@ def _scores(
     others = [k for k in range(len(scores)) if k != index]
     if others:
         best = max(others, key=lambda k: scores[k])
-        text += f"; {scores[best]:.3g} for {_phase(contract, 0, best, names)}"
+        text += f", next best {_phase(contract, 0, best, names)} with {scores[best]:.3g}"
     return text
 
 

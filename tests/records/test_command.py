@@ -75,8 +75,8 @@ def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorde
     assert [line[:15] for line in decided] == [f"00:01:{second} SA101:" for second in (40, 45, 50, 55)]
     assert re.fullmatch(
         r"00:01:40 SA101: saw current green \d \(\w+\), queues .* \d+%.*; (chose|kept) green \d \(\w+\) with "
-        r"probability 0\.\d+ "
-        r"\(green \d: 0\.\d+\) by SA101 version 7.*; permitted .*",
+        r"probability 0\.\d+, "
+        r"next best green \d \(\w+\) with 0\.\d+ by SA101 version 7.*; permitted .*",
         decided[0],
     )
 

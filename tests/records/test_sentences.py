@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from controller.recording.sentences import sentence
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
+from signals.movement_names import MovementGroup, MovementNames
 from tests.records.recorded_city import SILENT_TL, STREET_TL
 
 T = record.TlStep
@@ -50,7 +51,7 @@ SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
         (step(action=[0]), "kept green 0 (Gr) by SA101 version 7"),
         (
             step(action=[1], scores=[0.1, 0.9]),
-            "chose green 1 (rG) with probability 0.9 (green 0: 0.1) by SA101 version 7",
+            "chose green 1 (rG) with probability 0.9, next best green 0 (Gr) with 0.1 by SA101 version 7",
         ),
         (
             step(action=[1], states=[states("yr"), states("rG", at_s=29409)]),
@@ -111,7 +112,23 @@ def test_lanes_with_the_longest_queues_are_named():
 def test_values_of_q_networks_are_not_called_probabilities():
     of_values = contract()
     of_values.action.scores = "q_values"
-    assert "chose green 1 (rG) with value -3 (green 0: -4)" in sentence(of_values, step(action=[1], scores=[-4, -3]))
+    text = sentence(of_values, step(action=[1], scores=[-4, -3]))
+    assert "chose green 1 (rG) with value -3, next best green 0 (Gr) with -4" in text
+
+
+def test_greens_and_states_are_named_by_their_movements():
+    groups = (
+        MovementGroup("northbound through", "northbound", "through", 0.0, (0,)),
+        MovementGroup("eastbound left", "eastbound", "left", 90.0, (1,)),
+    )
+    override = record.Override(signal="A0", reason=T.MIN_GREEN, requested="yr")
+    of_second = states("Gr", requested=["yr"], overrides=[override])
+    text = sentence(contract(), step(action=[1], states=[of_second]), "", {"A0": MovementNames(groups)})
+    assert text == (
+        "08:10:05 SA101: saw current northbound through (green 0), queues n 25%; chose eastbound left (green 1) by "
+        "SA101 version 7; permitted northbound through; not yellow for northbound through: a green has not reached its "
+        "min green (min_green)"
+    )
 
 
 def test_keep_or_change_is_said_by_signal():
