@@ -39,6 +39,7 @@ PARSERS = {
     "record show": "records.show:parser",
     "record export": "records.export:parser",
     "record report": "records.report:parser",
+    "record certify": "records.certify:parser",
     "record repair": "records.repair:parser",
     "replay": "records.replay_command:parser",
     **{f"ctl {name}": "controller.operator.ctl:subparser" for name in CTL_COMMANDS},

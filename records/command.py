@@ -13,6 +13,7 @@ SUBCOMMANDS = {
     "show": ("records.show", "show each decision of a time as a sentence"),
     "export": ("records.export", "write tables as CSV or Parquet, or files for ATSPM tools"),
     "report": ("records.report", "write a page with ATSPM pictures"),
+    "certify": ("records.certify", "write what an auditor keeps of a run, or compare a record with it"),
     "repair": ("records.repair", "write a whole file from a damaged one"),
 }
 """By name: the module, and the summary."""
@@ -23,7 +24,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m records.command")
     arguments = sys.argv[1:] if argv is None else argv
     if arguments and arguments[0] in SUBCOMMANDS and _lacks_extra():
         return program.run(_without_extra)
-    about = "Read, draw, export and repair the records of greenserve control --record."
+    about = "Read, draw, export, certify and repair the records of greenserve control --record."
     return run_subcommand(arguments, prog, about, SUBCOMMANDS)
 
 

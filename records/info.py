@@ -13,7 +13,7 @@ from city.sumo_files import time_text
 from controller.recording.sentences import mode_name, reason_name
 from records.record_flags import add_record, open_record
 from records.record_reader import wall_text
-from records.run_files import RunReader
+from records.run_files import RunReader, chained
 
 MAX_NAMES = 8
 """TLs that a line names."""
@@ -75,6 +75,7 @@ def summarise(reader: RunReader) -> dict[str, Any]:
     files = [dict(name=file.path.name, number=file.city.file_number, bytes=file.size_bytes) for file in reader.files]
     return {
         "run": city.run,
+        "digest": chained(reader.files)[-1]["chain"],
         "greenserve_version": city.greenserve_version,
         "files": files,
         "bytes": sum(file.size_bytes for file in reader.files),
@@ -106,6 +107,7 @@ def _for_people(summary: Mapping[str, Any]) -> str:
     rows = [
         ("run", f"{summary['run']}, recorded by greenserve {summary['greenserve_version']}"),
         ("files", f"{len(numbers)}, {summary['bytes']:,} bytes"),
+        ("digest", summary["digest"]),
         ("TLs", f"{len(summary['tls'])} ({names.listed(summary['tls'], MAX_NAMES)}), {summary['signals']} signals"),
         ("simulated time", _span(_clock(summary["first_s"]), _clock(summary["last_s"]))),
         ("wall clock", _span(summary["first_wall"], summary["last_wall"])),

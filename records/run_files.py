@@ -1,10 +1,12 @@
 """The files of one run, read as one record."""
 
+import hashlib
 import itertools
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from city.errors import InputError
 from controller.recording.record_writer import SUFFIX
@@ -13,6 +15,7 @@ from records.record_reader import RecordedStep, RecordReader, missing_steps, wal
 
 REPAIRED_SUFFIX = ".repaired" + SUFFIX
 """A repaired file, which is read in the place of the one beside it."""
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -160,3 +163,28 @@ def _missing_files(files: list[RunFile]) -> list[str]:
             missing.append(f"{which} missing before {file.path.name}")
         expected = number + 1
     return missing
+
+
+def chained(files: Sequence[RunFile]) -> list[dict[str, Any]]:
+    """The files of a run with their digests, in hexadecimal.
+
+    A file's `chain` is the SHA-256 of the chain before it and the file's own SHA-256, so that the last one is the
+    digest of the whole run. Raises InputError.
+    """
+    chain, entries = "", []
+    for file in files:
+        digest = _sha256(file.path)
+        chain = hashlib.sha256(f"{chain}{digest}".encode()).hexdigest()
+        entries.append({"name": file.path.name, "bytes": file.size_bytes, "sha256": digest, "chain": chain})
+    return entries
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; copy it again") from None
+    return digest.hexdigest()

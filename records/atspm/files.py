@@ -87,9 +87,9 @@ def write(
                 table.writerow((devices[detector.signal], phase, numbers[detector.id], detector.function))
     with _table(paths[2], "DeviceId", "Signal", "Phase", "Movements", "Lanes") as table:
         for signal, device in devices.items():
-            for phase in phases[signal].phases:
-                lanes = [lane for lane, number in phases[signal].phase_of_lane.items() if number == phase.number]
-                table.writerow((device, signal, phase.number, phase.description, " ".join(lanes)))
+            for each in phases[signal].phases:
+                lanes = [lane for lane, number in phases[signal].phase_of_lane.items() if number == each.number]
+                table.writerow((device, signal, each.number, each.description, " ".join(lanes)))
     notes = (*map(printable, notes), *rules)
     whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
     return Written(tuple(paths), notes)
