@@ -50,7 +50,7 @@ SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
         (step(action=[0]), "kept green 0 (Gr) by SA101 version 7"),
         (
             step(action=[1], scores=[0.1, 0.9]),
-            "chose green 1 (rG) with probability 0.9 (green 0: 0.1) by SA101 version 7",
+            "chose green 1 (rG) with probability 0.9; 0.1 for green 0 (Gr) by SA101 version 7",
         ),
         (
             step(action=[1], states=[states("yr"), states("rG", at_s=29409)]),
@@ -111,7 +111,9 @@ def test_lanes_with_the_longest_queues_are_named():
 def test_values_of_q_networks_are_not_called_probabilities():
     of_values = contract()
     of_values.action.scores = "q_values"
-    assert "chose green 1 (rG) with value -3 (green 0: -4)" in sentence(of_values, step(action=[1], scores=[-4, -3]))
+    assert "chose green 1 (rG) with value -3; -4 for green 0 (Gr)" in sentence(
+        of_values, step(action=[1], scores=[-4, -3])
+    )
 
 
 def test_keep_or_change_is_said_by_signal():
