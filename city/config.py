@@ -15,7 +15,7 @@ from city import names, toml_table
 from city.arguments import CITY_FILE, host_and_port
 from city.errors import InputError, errors_about
 from city.ppo_settings import PpoSettings
-from city.toml_table import SimulationTime, requires
+from city.toml_table import NOT_A_KEY, SimulationTime, requires
 
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
@@ -130,6 +130,8 @@ class Safety:
     """`None` means no bound."""
     max_red_s: float | None = None
     """A link that has been red for longer is served next; `None` means no bound."""
+    max_red_s_of_signal: dict[str, dict[str, float]] = field(default_factory=dict, hash=False, metadata=NOT_A_KEY)
+    """By signal, `max_red_s` of its TL, which bounds single movements."""
     walking_speed_mps: float = field(default=1.2, metadata=requires("be greater than 0", lambda x: x > 0))
     """Walking speed in m/s, for the clearance of pedestrian crossings."""
     floors: str = field(default="street", metadata=requires(f"be one of {', '.join(FLOORS)}", FLOORS.__contains__))
@@ -223,6 +225,9 @@ class TL:
     phases: dict[str, int] = field(default_factory=dict, hash=False)
     """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing`
     (docs/atspm.md)."""
+    max_red_s: dict[str, float] = field(default_factory=dict, hash=False)
+    """Longest red of movements by kind (through, left, right, crossing), or by `ROAD` (its through movement),
+    `ROAD:left`, `ROAD:right` or `ROAD:crossing`."""
     movement_names: dict[str, str] = field(default_factory=dict, hash=False)
     """Names that people read, by `ROAD` (the approach), `ROAD:left`, `ROAD:right`, `ROAD:crossing`, or by a state of
     the program."""
@@ -285,6 +290,11 @@ def load(path: Path) -> City:
     if control.control_address is not None:
         host_and_port(control.control_address, f"{path}: [controller] control_address", "127.0.0.1:9110")
     tls = _with_times(path, folder, _tls(path, folder, raw.get("tl", {})), times)
+    for tl in tls.values():
+        for key, max_red_s in tl.max_red_s.items():
+            _check_max_red(f"{path}: [tl.{tl.name}] max_red_s {key}", max_red_s, safety)
+    of_signal = {signal: tl.max_red_s for tl in tls.values() if tl.max_red_s for signal in tl.signals}
+    safety = replace(safety, max_red_s_of_signal=of_signal)
     training, serving = section(Training, "training"), section(Serving, "serving")
     if training.target_tls is not None:
         index = names.Index(tls)
@@ -349,12 +359,14 @@ def _check_safety(where: str, safety: Safety) -> None:
         raise InputError(
             f"{where} max_green_s = {safety.max_green_s:g} must not be less than min_green_s, {safety.min_green_s:g}"
         )
-    min_max_red_s = safety.min_green_s + safety.min_yellow_s
-    if safety.max_red_s is not None and safety.max_red_s < min_max_red_s:
-        raise InputError(
-            f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, "
-            f"{min_max_red_s:g}"
-        )
+    if safety.max_red_s is not None:
+        _check_max_red(f"{where} max_red_s", safety.max_red_s, safety)
+
+
+def _check_max_red(where: str, max_red_s: float, safety: Safety) -> None:
+    least_s = safety.min_green_s + safety.min_yellow_s
+    if max_red_s < least_s:
+        raise InputError(f"{where} = {max_red_s:g} must not be less than a green and a yellow together, {least_s:g}")
 
 
 def _fleet_name(where: str, name: str) -> str:

@@ -16,6 +16,8 @@ MAX_VALUE = 1e6
 """The largest number."""
 MAX_SHOWN_LINE = 60
 """Characters of a file's line that an error shows."""
+NOT_A_KEY = {"is_key": False}
+"""Metadata of a field that no table of a file sets."""
 T = TypeVar("T")
 SimulationTime = NewType("SimulationTime", float)
 """A simulated second; a file may also have it as text of SUMO's form hours:minutes:seconds."""
@@ -46,18 +48,17 @@ def read(
     """
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
-    types_by_key, synonyms = get_type_hints(kind), synonyms or {}
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints, synonyms = get_type_hints(kind), synonyms or {}
+    all_fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    fields = {field.name: field for field in all_fields if field.metadata.get("is_key", True)}
     values: dict[str, Any] = {}
     for written, value in table.items():
         key = synonyms.get(written, written)
-        if key not in types_by_key:
-            raise InputError(
-                f"{where} unknown key {written}; {_suggestion(written, keys or [*types_by_key, *synonyms])}"
-            )
+        if key not in fields:
+            raise InputError(f"{where} unknown key {written}; {_suggestion(written, keys or [*fields, *synonyms])}")
         if key in values:
             raise InputError(f"{where} has both {key} and sumo-rl's name for it; remove one")
-        values[key] = _value(f"{where} {written}", types_by_key[key], value, folder, fields[key].metadata)
+        values[key] = _value(f"{where} {written}", hints[key], value, folder, fields[key].metadata)
     for field in fields.values():
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:

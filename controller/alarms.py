@@ -113,6 +113,8 @@ MAX_ENDED = 50
 """Ended alarms that are kept."""
 MAX_SUBJECTS = 20
 """Subjects that an alarm names; the others are counted."""
+MAX_NAMED_GREENS = 3
+"""Greens that the alarm about kept greens names."""
 MAX_NAMED_ALARMS, MAX_ID_CHARS = 10, 100
 """Active alarms, and characters of an unknown id, that an error shows."""
 CAUSES = {"Unavailable": SERVER, "DeadlineExceeded": DEADLINE}
@@ -192,7 +194,7 @@ class Alarms:
         """By TL, since its newest decision."""
         self._failures: dict[str, str] = {}
         """By TL in fallback, the kind of the missing answer with which that began."""
-        self._waiting_greens = WaitingGreens()
+        self._waiting_greens = WaitingGreens((), None, {})
         self._lasting: dict[str, dict[str, tuple[int, float]]] = {GREEN_KEPT: {}, UNIFORM: {}}
         """By alarm and TL, what the policy keeps doing, and since when."""
         self._steps = self._missed_steps = 0
@@ -381,7 +383,7 @@ class Alarms:
             self._follow(GREEN_KEPT, decision.tl, green)
             self._follow(UNIFORM, decision.tl, is_uniform)
         text = f"kept a green for {MAX_KEPT_S:g} s while vehicles halt or persons wait at others"
-        self._hold_lasting(GREEN_KEPT, MAX_KEPT_S, text)
+        self._hold_lasting(GREEN_KEPT, MAX_KEPT_S, text, self._waiting_greens.describe)
         self._hold_lasting(UNIFORM, MAX_UNIFORM_S, f"given all greens one score for {MAX_UNIFORM_S:g} s")
 
     def _follow(self, alarm_id: str, tl: str, doing: int | None) -> None:
@@ -392,10 +394,17 @@ class Alarms:
         elif tl not in lasting or lasting[tl][0] != doing:
             lasting[tl] = doing, self._now
 
-    def _hold_lasting(self, alarm_id: str, max_s: float, text: str) -> None:
-        tls = [tl for tl, (_, since_s) in self._lasting[alarm_id].items() if self._now - since_s >= max_s]
-        if tls or alarm_id in self._active:
-            self._holds(alarm_id, tls, f"{len(tls)} {'TL has' if len(tls) == 1 else 'TLs have'} {text}")
+    def _hold_lasting(
+        self, alarm_id: str, max_s: float, text: str, describe: Callable[[str, int], str] | None = None
+    ) -> None:
+        """Hold the alarm for the TLs that have done the same for `max_s`. `describe`: of a TL and what it does."""
+        lasting = self._lasting[alarm_id].items()
+        doing = {tl: done for tl, (done, since_s) in lasting if self._now - since_s >= max_s}
+        if doing or alarm_id in self._active:
+            text = f"{len(doing)} {'TL has' if len(doing) == 1 else 'TLs have'} {text}"
+            if describe is not None:
+                text += f": {listed([describe(*item) for item in doing.items()], MAX_NAMED_GREENS)}"
+            self._holds(alarm_id, doing, text)
 
     def _judge_window(self) -> None:
         """Begin or end the alarms of shares, and begin the next window."""

@@ -158,9 +158,9 @@ def loop_from(
     monitors: list[SignalMonitor] = []
     for contract in tls.contracts:
         intersection = _intersection(contract, tls, lanes, start)
-        for signal in contract.signals if is_monitored else ():
-            times, names = intersection.safeties[0].times, tls.names.get(signal.id)
-            monitor = SignalMonitor(street.signals[signal.id], times, greens_of(signal), names)
+        for signal, safety in zip(contract.signals, intersection.safeties, strict=True) if is_monitored else ():
+            names = tls.names.get(signal.id)
+            monitor = SignalMonitor(street.signals[signal.id], safety.times, greens_of(signal), names)
             if not forces_first:
                 # the change from the signal's program is monitored too
                 monitor.follow_program(start.signals[signal.id].shown, start.now)

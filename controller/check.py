@@ -5,7 +5,7 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from city import config as city_config
@@ -34,7 +34,9 @@ from signals.change_times import (
 )
 from signals.contract import build, controllable
 from signals.dialects import street as street_dialect
-from signals.policy_signals import PolicySignal, describe_programs, of_contract
+from signals.movement_names import MovementNames
+from signals.movement_names import of_city as names_of_city
+from signals.policy_signals import PolicySignal, describe_programs, of_contract, of_tl
 from signals.safety.signal_safety import SignalSafety
 
 MANIFEST = Path("assets.extra") / "export.json"
@@ -51,12 +53,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
 
     def check() -> int:
-        street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
+        street, rows, advice, greens = _check(sys.argv[1:] if argv is None else argv, prog)
         width = text_table.terminal_width()
         print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
         mismatches = sum(row[3] != MATCHES and not row[3].startswith(LEFT_OUT) for row in rows)
         matches = sum(row[3] == MATCHES for row in rows)
         print(f"{matches} of {len(rows)} TLs match the network {street.net_file}")
+        if greens:
+            print(text_table.render(("TL", "SIGNAL", "GREEN", "STATE", "MOVEMENTS"), greens, width))
         for line in filter(None, advice):
             print(text_table.wrapped(line, width))
         return program.WRONG_INPUT if mismatches else 0
@@ -74,12 +78,14 @@ def parser(prog: str) -> Parser:
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
     )
     model_settings.add_flags(parser, SERVER_HELP)
+    parser.add_argument("--greens", action="store_true", help="also print each TL's greens, by their movements")
     parser.add_argument("--strict", action="store_true", help="fail if a TL must be left on its own program")
     return parser
 
 
-def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """The network, a row per TL, and lines about programs and change times. Raises InputError."""
+def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str], list[Sequence[str]]]:
+    """The network, a row per TL, lines about programs and change times, and a row per green with --greens. Raises
+    InputError."""
     args = parser(prog).parse_args(argv)
     _check_flags(args)
     city = city_config.load(args.city)
@@ -89,6 +95,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     city, own_tls = model_settings.in_district(city, args.district, is_required=False)
     models = model_settings.read(args, city)
     street = network.of_city(city)
+    movement_names = names_of_city(city, street)
     tls = names.select(args.infer_tl or ["all"], list(own_tls), "--infer-tl", city.tl_of_signal)
     with contextlib.ExitStack() as closing:
         contract_of: Callable[[str], pb.PolicyContract] = functools.partial(_stored, city, street, models.version)
@@ -97,9 +104,9 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
             client = closing.enter_context(_client(models))
             served = ContractSource(client, models.version, models.fleet)
             contract_of = served.contract
-            only_action_of = functools.partial(_served_only_action, client, models.version, served)
-        rows, advice = _compare(city, street, tls, contract_of, only_action_of, args.strict)
-    return street, rows, advice
+            only_action_of = functools.partial(_served_only_action, client, models.version, served, movement_names)
+        rows, advice, chosen = _compare(city, street, tls, contract_of, only_action_of, args.strict)
+    return street, rows, advice, _greens(chosen, movement_names) if args.greens else []
 
 
 def _compare(
@@ -109,8 +116,9 @@ def _compare(
     contract_of: Callable[[str], pb.PolicyContract],
     only_action_of: Callable[[pb.PolicyContract], str],
     is_strict: bool,
-) -> tuple[list[Row], list[str]]:
-    """Compare the TLs: (a row per TL, lines about programs, change times and policies that never react).
+) -> tuple[list[Row], list[str], list[tuple[str, list[PolicySignal]]]]:
+    """Compare the TLs: (a row per TL, lines about programs, change times and policies that never react, the signals of
+    those that match or have no model yet).
 
     Args:
         city: describes the TLs.
@@ -123,6 +131,7 @@ def _compare(
     rows: list[Row] = []
     never_react: list[str] = []
     without_model: list[str] = []
+    unexported: list[tuple[str, list[PolicySignal]]] = []
     chosen: list[tuple[str, list[PolicySignal]]] = []
     with_safeties: list[tuple[pb.PolicyContract, list[SignalSafety]]] = []
     for tl in tls:
@@ -136,6 +145,8 @@ def _compare(
         except (InputError, ContractError) as error:
             rows.append((tl, "-", dialect, str(error)))
             without_model.append(tl)
+            with contextlib.suppress(InputError):  # its row says why
+                unexported.append((tl, of_tl(city.tls[tl], network.signals_of(city, city.tls[tl], street))))
             continue
         row = _row(city, street, tl, contract)
         rows.append(row)
@@ -151,7 +162,21 @@ def _compare(
         *describe_other_changes(with_safeties),
         *describe_short_reds(with_safeties),
     ]
-    return rows, [*describe_programs(chosen), *changes, *to_train_with, *never_react]
+    return rows, [*describe_programs(chosen), *changes, *to_train_with, *never_react], [*chosen, *unexported]
+
+
+def _greens(
+    chosen: Iterable[tuple[str, Sequence[PolicySignal]]], movement_names: Mapping[str, MovementNames]
+) -> list[Sequence[str]]:
+    """(TL, signal, number, state, movements) of each green."""
+    return [
+        (tl, signal.id, str(k), green, name)
+        for tl, signals in chosen
+        for signal in signals
+        for k, (green, name) in enumerate(
+            zip(signal.greens, movement_names[signal.id].of_states(signal.greens), strict=True)
+        )
+    ]
 
 
 def _uses_server(args: argparse.Namespace) -> bool:
@@ -217,7 +242,13 @@ def _stored_only_action(city: City, contract: pb.PolicyContract) -> str:
         return ""  # a model without a manifest is served all the same
 
 
-def _served_only_action(client: Client, version: Version, served: ContractSource, contract: pb.PolicyContract) -> str:
+def _served_only_action(
+    client: Client,
+    version: Version,
+    served: ContractSource,
+    movement_names: Mapping[str, MovementNames],
+    contract: pb.PolicyContract,
+) -> str:
     """The only action of a TL's own model on a server; "" if it gives several, or is in a fleet alone."""
     if contract.tl in served.in_fleet or contract.observation.dialect == street_dialect.DIALECT.name:
         return ""  # its export has compared them: many rows of a fleet are too large, rules wait for other values
@@ -226,7 +257,7 @@ def _served_only_action(client: Client, version: Version, served: ContractSource
         outputs = client.run(contract.tl, inputs, outputs=(ACTION,), version=version, timeout_s=ONLY_ACTION_TIMEOUT_S)
     except ServingError:
         return ""
-    return varied_observations.only_action(contract, outputs[ACTION])
+    return varied_observations.only_action(contract, outputs[ACTION], movement_names)
 
 
 def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:

@@ -94,7 +94,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
         names = movement_names.of_city(config.city, street)
         interface = _interface(config, contracts, policies, alarms, metrics, health, names, closing)
-        run_log = RunLog(metrics, contracts)
+        run_log = RunLog(metrics, contracts, names)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.registry.register(traffic)
         connection = _open(config, stop, health)
@@ -102,7 +102,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             city = config.city
             tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver, names)
             begin = checked_start(connection, street, tls.contracts)
-            alarms.follow_greens(WaitingGreens(contracts.values(), street))
+            alarms.follow_greens(WaitingGreens(contracts.values(), street, names))
             subscribers: list[Subscriber] = [run_log, traffic, alarms]
             if interface is not None:
                 subscribers.append(interface.state)

@@ -1,6 +1,6 @@
 """Vehicles and persons that wait at other greens than the current one, by a decision's observation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from city.network import StreetNetwork
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
+from signals.movement_names import MovementNames
 from signals.policy_signals import greens_of
 
 WAITING = ("queue", "halting")
@@ -18,12 +19,21 @@ class WaitingGreens:
     """The lanes that other greens than the current one serve, of TLs that choose greens and observe halting
     vehicles."""
 
-    def __init__(self, contracts: Iterable[pb.PolicyContract] = (), street: StreetNetwork | None = None) -> None:
+    def __init__(
+        self,
+        contracts: Iterable[pb.PolicyContract],
+        street: StreetNetwork | None,
+        names: Mapping[str, MovementNames],
+    ) -> None:
+        """`names`: by signal, the names of its movements."""
         self._others: dict[str, list[NDArray[np.intp]]] = {}
         """By TL and green, the observation's columns of lanes that another green serves and this one does not."""
+        self._signal_of: dict[str, pb.Signal] = {}
         for contract in contracts:
             if contract.action.kind == CATEGORICAL and len(contract.signals) == 1 and street is not None:
                 self._others[contract.tl] = _others(contract, street)
+                self._signal_of[contract.tl] = contract.signals[0]
+        self._names = names
 
     def green_to_leave(self, tl: str, observation: Iterable[float], phases: Iterable[int]) -> int | None:
         """The current green if vehicles or persons wait on a lane that only others serve; None if not, or not known."""
@@ -31,6 +41,11 @@ class WaitingGreens:
         if not 0 <= green < len(others):
             return None
         return green if np.asarray(observation)[others[green]].any() else None
+
+    def describe(self, tl: str, green: int) -> str:
+        """A TL and a green of it, such as `SA101 green 0 (northbound through)`."""
+        signal = self._signal_of[tl]
+        return f"{tl} {self._names.get(signal.id, MovementNames()).of_green(greens_of(signal), green)}"
 
 
 def _others(contract: pb.PolicyContract, street: StreetNetwork) -> list[NDArray[np.intp]]:

@@ -24,7 +24,14 @@ from evaluation.detector_faults import NO_FAULTS
 from evaluation.paired_runs import PairedRuns
 from evaluation.policy_models import with_street_dialect
 from evaluation.progress import Progress
-from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values, unchanged_greens
+from evaluation.simulation import (
+    EvaluationTask,
+    Outcome,
+    delays_s,
+    describe_overrides,
+    outcome_values,
+    unchanged_greens,
+)
 from evaluation.statistics import paired, population
 from protos import policy_pb2 as pb
 from signals import contract
@@ -54,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
                 models[arm.name] = dict(policy_models.export(task.city, task.tls, arm.policy, Path(folder) / str(k)))
         results = _simulated(args, task, arms, models)
     print(_table(arms, results))
-    for line in unchanged_greens(arms, results):
+    for line in [*unchanged_greens(arms, results), *describe_overrides(arms, results)]:
         print(line)
     print(f"change times: {change_times}")
     simulated = len(results[arms[0].name])

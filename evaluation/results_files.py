@@ -70,7 +70,7 @@ def write(
         for outcome in results[arm.name]:
             rounded = [round(value, 3) for value in outcome_values(outcome).values()]
             cells = [cell for name in classes for cell in _cells(outcome.road_users.get(name))]
-            writer.writerow([outcome.arm, outcome.seed, *rounded, outcome.overrides, *cells])
+            writer.writerow([outcome.arm, outcome.seed, *rounded, sum(outcome.overrides_by_reason.values()), *cells])
     whole_files.write(folder / "results.csv", table.getvalue())
 
 

@@ -71,7 +71,8 @@ class Outcome(TripMeans):
     """The road on the way to a TL on which most vehicle seconds are lost."""
     worst_road_s: float
     """Vehicle seconds lost on it, divided by `total`."""
-    overrides: int
+    overrides_by_reason: Mapping[str, int]
+    """Requested states that the safety rules replaced."""
     delay_quantiles_s: tuple[float, ...]
     """The delay that 0, 1, ... 100 % of the vehicles do not exceed."""
     delay_by_departure: Mapping[int, float]
@@ -158,7 +159,7 @@ class ArmSimulator:
             delay_by_tl={tl: by_road.total() / vehicles for tl, by_road in measurement.lost_s.items()},
             worst_road=worst_road,
             worst_road_s=worst_road_s / vehicles,
-            overrides=sum(simulation.loop.counters.overrides.values()),
+            overrides_by_reason=dict(simulation.loop.counters.overrides),
             delay_quantiles_s=tuple(np.percentile(delays_s, range(101)).round(2).tolist()) if delays_s else (),
             delay_by_departure=_by_window(trips.delay_by_departure),
             queue_by_road={road: vehicle_s / measurement.seconds for road, vehicle_s in measurement.queued_s.items()},
@@ -329,6 +330,17 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
         "worst_road_s": outcome.worst_road_s,
         **{f"{name}_g": grams for name, grams in outcome.emissions_g.items()},
     }
+
+
+def describe_overrides(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """A line for each arm whose requested states the safety rules replaced: how many in a simulation, by reason."""
+    lines = []
+    for arm in arms:
+        counts = sum((Counter(outcome.overrides_by_reason) for outcome in results[arm.name]), Counter[str]())
+        texts = [f"{count / len(results[arm.name]):.1f} {reason}" for reason, count in counts.most_common()]
+        if texts:
+            lines.append(f"overrides in a simulation: {arm.name}: {', '.join(texts)}")
+    return lines
 
 
 def unchanged_greens(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES, lanes
 from signals import contract as contracts
-from signals import dialects, varied_observations
+from signals import dialects, movement_names, varied_observations
+from signals.movement_names import MovementNames
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet's next version is one more."""
@@ -83,7 +85,7 @@ class TlExport:
         contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, sha256s, self.number))
         contract.origin.change_s = change_s
         with publish.new_version(job.models_dir, self.tl, self.number, job.overwrite, job.keep) as draft:
-            arguments = (draft, rebuilt, contract, observations)
+            arguments = (draft, rebuilt, contract, observations, self._names())
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
                     results = tensorflow_process.run(_write_and_verify, *arguments)
@@ -143,6 +145,13 @@ class TlExport:
             return contracts.build(city, self.settings, street, False, record.programs)
         dialect = dialects.find(self.settings.dialect, f"{city.path}: [tl.{self.tl}]")
         return contracts.build(city, self.settings, street, dialect.takes_first_program, None)
+
+    def _names(self) -> dict[str, MovementNames]:
+        """By signal, the names of its movements; none without a street. Raises InputError."""
+        city, street = self.job.city, self.job.street
+        if city is None or self.settings is None or street is None:
+            return {}
+        return movement_names.of_city(replace(city, tls={self.tl: self.settings}), street)
 
     def _request(
         self,
@@ -266,12 +275,16 @@ class TlExport:
 
 
 def _write_and_verify(
-    draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, of_traffic: NDArray[np.float32] | None
+    draft: Path,
+    rebuilt: RebuiltActor,
+    contract: pb.PolicyContract,
+    of_traffic: NDArray[np.float32] | None,
+    names: Mapping[str, MovementNames],
 ) -> verify.Verification:
     """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
     write.write(draft, rebuilt.actor, contract)
     warmup.write(draft, contract, contract.origin.model_number)
-    return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
+    return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic, names)
 
 
 def _notes(rebuilt: RebuiltActor, contract: pb.PolicyContract) -> list[str]:

@@ -8,8 +8,9 @@ import argparse
 import contextlib
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from city import program, whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.detectors import Detector
+from controller.recording.run_start import movement_names_of
 from controller.recording.sentences import mode_name, reason_name
 from protos import record_pb2 as record
 from records import observation_files, sumo_programs
@@ -29,9 +31,13 @@ from records.record_flags import add_atspm, add_record, atspm_city, open_record
 from records.record_reader import RecordedStep
 from records.recorded_run import RecordedRun
 from records.run_files import RunReader
+from serving.contract import CATEGORICAL
+from signals.policy_signals import greens_of
 
 ROWS_AT_ONCE = 20_000
 """Rows that Parquet gets at once."""
+MAX_CACHED_NAMES = 10_000
+"""Names of a signal's states that are kept."""
 INT, FLOAT, TEXT, BOOL, FLOATS, INTS = "int64", "float64", "string", "bool", "list<float64>", "list<int64>"
 TABLES: dict[str, dict[str, str]] = {
     "decisions": {
@@ -45,6 +51,7 @@ TABLES: dict[str, dict[str, str]] = {
         "phases": INTS,
         "min_green_passed": BOOL,
         "action": FLOATS,
+        "green": TEXT,
         "scores": FLOATS,
         "model": TEXT,
         "version": INT,
@@ -58,10 +65,11 @@ TABLES: dict[str, dict[str, str]] = {
         "signal": TEXT,
         "requested": TEXT,
         "permitted": TEXT,
+        "movements": TEXT,
         "override": TEXT,
         "program": TEXT,
     },
-    "shown": {"signal": TEXT, "begin_s": FLOAT, "end_s": FLOAT, "state": TEXT},
+    "shown": {"signal": TEXT, "begin_s": FLOAT, "end_s": FLOAT, "state": TEXT, "movements": TEXT},
     "alarms": {"number": INT, "at_s": FLOAT, "signal": TEXT, "rule": TEXT, "message": TEXT},
     "detectors": {"number": INT, "at_s": FLOAT, "signal": TEXT, "detector": TEXT, "function": TEXT, "is_entry": BOOL},
 }
@@ -210,26 +218,38 @@ def _rows(reader: RunReader) -> Iterator[tuple[str, Row]]:
     """(table, row) of a run, in order."""
     shown = _ShownStates([signal.id for signal in reader.city.signals])
     signals_of = {contract.tl: list(contract.signal_ids) for contract in reader.city.contracts}
+    names = movement_names_of(reader.city)
+    greens_of_tl = {
+        contract.tl: names[contract.signal_ids[0]].of_states(greens_of(contract.signals[0]))
+        for contract in reader.city.contracts
+        if contract.action.kind == CATEGORICAL and len(contract.signals) == 1
+    }
+
+    @lru_cache(MAX_CACHED_NAMES)
+    def movements(signal: str, state: str) -> str:
+        return names[signal].of_state(state)
+
     detectors = [(each.signal, each.id, each.function) for each in reader.city.detectors]
     for recorded in reader.steps():
         step = recorded.step
         for alarm in step.alarms:
             yield "alarms", (step.number, alarm.at_s, alarm.signal, alarm.rule, alarm.message)
         for each in step.shown:
-            yield from (("shown", row) for row in shown.add(each))
+            yield from (("shown", (*row, movements(row[0], row[-1]))) for row in shown.add(each))
         changes = step.detectors
         for k, at_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=False):
             if k < len(detectors):
                 yield "detectors", (step.number, at_s, *detectors[k], is_entry)
         for tl, tl_step in recorded.tls.items():
             if tl_step.HasField("decision"):
-                yield "decisions", _decision(recorded, tl, tl_step)
-            yield from (("states", row) for row in _states(tl, tl_step, signals_of.get(tl, ())))
-    yield from (("shown", row) for row in shown.rest())
+                yield "decisions", _decision(recorded, tl, tl_step, greens_of_tl.get(tl, ()))
+            yield from (("states", row) for row in _states(tl, tl_step, signals_of.get(tl, ()), movements))
+    yield from (("shown", (*row, movements(row[0], row[-1]))) for row in shown.rest())
 
 
-def _decision(recorded: RecordedStep, tl: str, tl_step: record.TlStep) -> Row:
+def _decision(recorded: RecordedStep, tl: str, tl_step: record.TlStep, greens: Sequence[str]) -> Row:
     decision = tl_step.decision
+    chosen = [greens[int(k)] for k in decision.action if k in range(len(greens))]
     return (
         tl_step.number,
         tl_step.at_s,
@@ -241,6 +261,7 @@ def _decision(recorded: RecordedStep, tl: str, tl_step: record.TlStep) -> Row:
         list(decision.phases),
         decision.min_green_passed,
         list(decision.action),
+        ", ".join(chosen),
         list(decision.scores),
         decision.model,
         decision.version,
@@ -249,14 +270,17 @@ def _decision(recorded: RecordedStep, tl: str, tl_step: record.TlStep) -> Row:
     )
 
 
-def _states(tl: str, tl_step: record.TlStep, signals: Sequence[str]) -> Iterator[Row]:
+def _states(
+    tl: str, tl_step: record.TlStep, signals: Sequence[str], movements: Callable[[str, str], str]
+) -> Iterator[Row]:
     for states in tl_step.states:
         overrides = {override.signal: reason_name(override.reason) for override in reversed(states.overrides)}
         programs = {command.signal: command.program for command in states.commands if not command.state}
         for k, (signal, permitted) in enumerate(zip(signals, states.permitted, strict=False)):
             requested = states.requested[k] if k < len(states.requested) else ""
             moment = tl_step.number, states.at_s, tl, signal
-            yield *moment, requested, permitted, overrides.get(signal, ""), programs.get(signal, "")
+            named = movements(signal, permitted)
+            yield *moment, requested, permitted, named, overrides.get(signal, ""), programs.get(signal, "")
 
 
 class _ShownStates:

@@ -7,7 +7,7 @@ much more, hardly any green remains; so its greens last longer in the same propo
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from city import names
 from city.config import City, Safety
@@ -19,7 +19,7 @@ from serving.contract import CATEGORICAL
 from signals import contract as contracts
 from signals import dialects
 from signals.policy_signals import greens_of
-from signals.safety.safety_times import program_times, red_clearance_s, times_for
+from signals.safety.safety_times import movement_max_reds_s, program_times, red_clearance_s, times_for
 from signals.safety.signal_safety import SignalSafety
 
 MAX_RATIO = 2.0
@@ -88,7 +88,9 @@ class ChangeTimes:
 def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: Safety) -> list[SignalSafety]:
     """The safety rules of a TL's signals, in the contract's order."""
     times = times_for(contract, safety, dialects.of(contract).runs_plan(contract))
-    return [SignalSafety(street.signals[signal.id], times, greens_of(signal)) for signal in contract.signals]
+    networks = [street.signals[signal.id] for signal in contract.signals]
+    own_times = [replace(times, movement_max_red_s=movement_max_reds_s(network, safety)) for network in networks]
+    return [SignalSafety(*each) for each in zip(networks, own_times, map(greens_of, contract.signals), strict=True)]
 
 
 def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) -> ChangeTimes | None:

@@ -8,6 +8,7 @@ from city.lanes import is_internal
 from city.network import StreetNetwork, signals_of
 from protos import policy_pb2 as pb
 from signals import dialects, policy_signals
+from signals.movement_names import links_by_key, stated_by_signal
 from signals.policy_signals import PolicySignal
 from signals.safety.conflicts import check_phases
 
@@ -45,11 +46,12 @@ def incomplete(tl: str, observation_size: int, action_kind: str, action_size: in
 
 def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple[list[str], dict[str, str]]:
     """(TLs that a policy can control, other TL -> reason and remedy). Raises InputError if a signal is not in the
-    network."""
+    network, or a key of max_red_s is no movement of the TL."""
     fit, reasons = [], {}
     for tl in tls:
         settings = city.tls[tl]
         networks = signals_of(city, settings, street)
+        stated_by_signal({tl: networks}, {tl: settings.max_red_s}, f"{city.path}: [tl.{{tl}}] max_red_s", links_by_key)
         try:
             for signal in policy_signals.of_tl(settings, networks):
                 check_controllable(tl, signal)

@@ -67,6 +67,18 @@ def keys_of(signal: SignalNetwork) -> set[str]:
     return keys | {key_of(road, CROSSING) for movement in _crossings(signal) for road in movement.crossed_roads}
 
 
+def links_by_key(signal: SignalNetwork) -> dict[str, set[int]]:
+    """The links of each kind of movement, such as `left`, and of each movement by its key; a U-turn has neither."""
+    found: dict[str, set[int]] = {}
+    for link, movements in enumerate(signal.movements):
+        for movement in movements:
+            kind = kind_of(movement)
+            roads = movement.crossed_roads if movement.is_crossing else (movement.road,)
+            for key in (kind, *(key_of(road, kind) for road in roads)) if kind != U_TURN else ():
+                found.setdefault(key, set()).add(link)
+    return found
+
+
 @dataclass(frozen=True)
 class MovementGroup:
     """The links of a signal with one movement."""
@@ -101,16 +113,17 @@ class MovementNames:
         return [group.name for group in self.groups if not set(links).isdisjoint(group.links)]
 
     def of_state(self, state: str) -> str:
-        """The name of a state by the movements that are green, else yellow; the state itself if none is known."""
+        """The name of a state by the movements that are green, else yellow; the state itself if it has no name."""
         if state in self.stated or not self.groups:
             return self.stated.get(state, state)
         greens, yellows, red_ambers = (self._served(state, colours) for colours in ("Gg", "y", "u"))
         texts = [greens] if greens else []
         texts += [f"yellow for {yellows}"] if yellows else []
         texts += [f"red-amber for {red_ambers}"] if red_ambers else []
-        if not texts:
-            return "off" if set(state) <= set("oO") else "all red"
-        return "; ".join(texts)
+        if texts:
+            return "; ".join(texts)
+        without_greens = (("off", "oO"), ("all red", "rs"))
+        return next((name for name, colours in without_greens if state and set(state) <= set(colours)), state)
 
     def of_states(self, states: Iterable[str]) -> list[str]:
         """The names of several states; the state is added where two have the same name."""
@@ -119,6 +132,10 @@ class MovementNames:
         return [
             f"{name} ({state})" if names.count(name) > 1 else name for name, state in zip(names, states, strict=True)
         ]
+
+    def of_green(self, greens: Sequence[str], index: int) -> str:
+        """A green that an action may choose, such as `green 0 (northbound through)`."""
+        return f"green {index} ({self.of_states(greens)[index]})"
 
     def _served(self, state: str, colours: str) -> str:
         """The movements of which a link has one of the colours; U-turns only if there is nothing else."""
@@ -161,7 +178,7 @@ def stated_by_signal(
     signals_of_tl: Mapping[str, Sequence[SignalNetwork]],
     stated: Mapping[str, Mapping[str, V]],
     where: str,
-    keys: Callable[[SignalNetwork], set[str]] = keys_of,
+    keys: Callable[[SignalNetwork], Collection[str]] = keys_of,
 ) -> dict[str, dict[str, V]]:
     """By signal, what city.toml states of its movements or states.
 

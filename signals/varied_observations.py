@@ -1,5 +1,6 @@
 """Varied observations of a TL, and actions that do not vary with them: a policy that never changes its green."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
+from signals.movement_names import MovementNames
 from signals.policy_signals import greens_of
 
 COUNT = 1000
@@ -26,19 +28,20 @@ def varied(contract: pb.PolicyContract) -> NDArray[np.float32]:
     return x
 
 
-def only_action(contract: pb.PolicyContract, actions: NDArray[Any]) -> str:
+def only_action(contract: pb.PolicyContract, actions: NDArray[Any], names: Mapping[str, MovementNames] = {}) -> str:
     """The action if all of a single model's are the same, for the user; "" if they differ, or there is no other.
 
-    `actions`: [n] indices, or [n, A] values.
+    `actions`: [n] indices, or [n, A] values. `names`: by signal, the names of its movements.
     """
     actions = actions.reshape(len(actions), -1)
     if contract.action.kind == CATEGORICAL:
         index = int(actions[0, 0])
         if contract.action.size < 2 or (actions != index).any():
             return ""
-        states = [state for signal in contract.signals for state in greens_of(signal)]
-        state = f" ({states[index]})" if len(states) == contract.action.size else ""
-        return f"green {index}{state}"
+        greens = [greens_of(signal) for signal in contract.signals]
+        if list(map(len, greens)) != [contract.action.size]:
+            return f"green {index}"
+        return names.get(contract.signals[0].id, MovementNames()).of_green(greens[0], index)
     if np.ptp(actions, 0).max() > SAME:
         return ""
     return ", ".join(f"{value:.3g}" for value in actions[0])

@@ -96,9 +96,9 @@ def _decode_signal(item: dict[str, Any]) -> SignalHandover:
         tuple(ProgramSwitch(**switch) for switch in plans["switches"]),
         {str(program): _decode_plan(plan) for program, plan in plans["later"].items()},
     )
-    return SignalHandover(
-        str(item["signal"]), approach_mps, crossing_m, path_m, slowest_mps, SafetyTimes(**item["times"]), schedule
-    )
+    # no red is too long while a junction is cleared
+    times = SafetyTimes(**{**item["times"], "movement_max_red_s": ()})
+    return SignalHandover(str(item["signal"]), approach_mps, crossing_m, path_m, slowest_mps, times, schedule)
 
 
 def _decode_plan(plan: dict[str, Any]) -> FallbackPlan:

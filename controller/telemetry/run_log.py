@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from controller.events import DecisionEvent, StepTimes
 from controller.run_counters import RunCounters
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
+from signals.movement_names import MovementNames
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
+from signals.safety.signal_safety import Override
 
 log = logging.getLogger("controller")
 
@@ -28,7 +30,7 @@ OVERRULED_REMEDIES = {
     OverrideReason.CLEARANCE: _TRAIN_REMEDY,
     OverrideReason.MIN_GREEN: _TRAIN_REMEDY,
     OverrideReason.MAX_GREEN: "a longer max_green_s in [safety] leaves the choice to the policy",
-    OverrideReason.MAX_RED: "a longer max_red_s in [safety] leaves the choice to the policy",
+    OverrideReason.MAX_RED: "a longer max_red_s in [safety], or in the TL's table, leaves the choice to the policy",
 }
 """By reason of the overrides, how to avoid them."""
 COMPARE_REMEDY = "greenserve check compares its greens with the network"
@@ -41,8 +43,9 @@ ALARM_LOG_INTERVAL_S = 60.0
 class RunLog:
     """Counts events in metrics and logs them; the mode changes of a decision step are one line per kind."""
 
-    def __init__(self, metrics: ControllerMetrics, tls: Iterable[str]) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: ControllerMetrics, tls: Iterable[str], names: Mapping[str, MovementNames]) -> None:
+        """`names`: by signal, the names of its movements."""
+        self._metrics, self._names = metrics, names
         self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
         """(old, new) -> (TL, reason) of this decision step."""
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
@@ -67,14 +70,8 @@ class RunLog:
         for sent in event.sent:
             for override in sent.overrides:
                 self._metrics.overrides.labels(override.reason.value).inc()
-                log.debug(
-                    "%s at %g: requested %s, permitted %s: %s",
-                    override.signal,
-                    sent.at_s,
-                    override.requested,
-                    override.permitted,
-                    EXPLANATIONS[override.reason],
-                )
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("%s", self._describe_override(override, sent.at_s))
         for signal, reason in event.rejected.items():
             self._metrics.rejections.inc()
             log.error("SUMO rejected a command at %g: %s: %s", event.at_s, signal, reason)
@@ -91,6 +88,15 @@ class RunLog:
 
     def close(self) -> None:
         pass
+
+    def _describe_override(self, override: Override, at_s: float) -> str:
+        names = self._names.get(override.signal, MovementNames())
+        requested, permitted = (
+            f"{state} ({name})" if (name := names.of_state(state)) != state else state
+            for state in (override.requested, override.permitted)
+        )
+        reason = EXPLANATIONS[override.reason]
+        return f"{override.signal} at {at_s:g}: requested {requested}, permitted {permitted}: {reason}"
 
     def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, reason: str) -> None:
         self._metrics.mode.labels(tl).set(new.value)

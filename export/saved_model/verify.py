@@ -41,6 +41,7 @@ from serving.contract import (
 from serving.graph_operations import INFERENCE
 from signals import varied_observations
 from signals.dialects.street import DIALECT as STREET
+from signals.movement_names import MovementNames
 
 TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's. It is relative to the scale of the actions, or of
@@ -105,6 +106,7 @@ def compare_with_checkpoint(
     contract: pb.PolicyContract,
     reference_model: ReferenceModel | None,
     of_traffic: NDArray[np.float32] | None = None,
+    names: Mapping[str, MovementNames] = {},
 ) -> Verification:
     """Compare a written model with its checkpoint's actor on `parity_observations` and `at_bounds`; replays the warm-up
     records first.
@@ -115,6 +117,7 @@ def compare_with_checkpoint(
         contract: the contract that was written.
         reference_model: the trainer's own graph; without it, the steps are evaluated in NumPy.
         of_traffic: [n, O] recorded observations that are compared too.
+        names: by signal, the names of its movements.
 
     Raises:
         InputError: the recorded observations have another size.
@@ -130,7 +133,8 @@ def compare_with_checkpoint(
         replay(folder, run)
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
         varied = next(iter(at_bounds(contract)), varied_observations.varied(contract))
-        only_action = varied_observations.only_action(contract, run(DEFAULT_SIGNATURE, {INPUT: varied})[ACTION])
+        actions = run(DEFAULT_SIGNATURE, {INPUT: varied})[ACTION]
+        only_action = varied_observations.only_action(contract, actions, names)
         check_policy_signature(run, contract)
     if reference_model is not None:
         expected, reference = reference_model.evaluate(x, categorical), reference_model.description

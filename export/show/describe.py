@@ -2,40 +2,49 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from city import program
+from city import config, network, program
 from city.arguments import Parser
 from city.errors import errors_about
 from city.printable import printable
 from export.actors.phase_competition import PhaseCompetition
 from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
+from signals import movement_names
+from signals.movement_names import MovementNames
 from signals.policy_signals import greens_of
 
 
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Print a model's contract, signatures and parity check.")
+    parser.add_argument("--city", type=Path, metavar="FILE", help="also name states by the movements of this city")
     parser.add_argument("model", type=Path, metavar="MODEL/VERSION", help="a version's folder, such as models/SA101/3")
     return parser
 
 
 def main(argv: list[str], prog: str = "python -m export describe") -> int:
     def describe() -> int:
-        print("\n".join(map(printable, lines(parser(prog).parse_args(argv).model))))
+        args = parser(prog).parse_args(argv)
+        city = config.load(args.city) if args.city is not None else None
+        names = movement_names.of_city(city, network.of_city(city)) if city is not None else {}
+        print("\n".join(map(printable, lines(args.model, names))))
         return 0
 
     return program.run(describe)
 
 
-def lines(folder: Path) -> Iterable[str]:
-    """The description, line by line. Raises InputError if the folder is not an exported model."""
+def lines(folder: Path, names: Mapping[str, MovementNames] = {}) -> Iterable[str]:
+    """The description, line by line. Raises InputError if the folder is not an exported model.
+
+    `names`: by signal, the names of its movements.
+    """
     with errors_about(folder):
         meta = read.meta_graph(folder)
         contract = read.contract_of(meta)
@@ -58,7 +67,7 @@ def lines(folder: Path) -> Iterable[str]:
             yield f"    {member.tl:<12} {member.version:>7}  {observation:<14} {action:<14} {scores:<14} {kind}"
     else:
         yield from _from_manifest(folder, "actor", _actor)
-        yield from _single_model(contract)
+        yield from _single_model(contract, names)
     yield from _signatures(meta)
     yield from _from_manifest(folder, "parity", _parity)
 
@@ -92,7 +101,7 @@ def _parity(parity: Any) -> str:
     return f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
 
 
-def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
+def _single_model(contract: pb.PolicyContract, names: Mapping[str, MovementNames]) -> Iterable[str]:
     yield f"  dialect    {contract.observation.dialect or '-'} {contract.observation.state}".rstrip()
     unit = "choices" if contract.action.kind == "categorical" else "values"
     scores = f", {contract.action.scores}" if contract.action.scores else ""
@@ -104,9 +113,9 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
         )
     for signal in contract.signals:
         yield f"  signal     {signal.id}, program {signal.program_id!r}, {len(signal.phases)} phases"
-        yield from (
-            f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases)
-        )
+        for k, phase in enumerate(signal.phases):
+            name = f"  {names[signal.id].of_state(phase.state)}" if signal.id in names else ""
+            yield f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s{name}"
         yield from _greens_and_lanes(signal)
     yield f"  features   {contract.observation.size}"
     for k, feature in enumerate(contract.observation.features):

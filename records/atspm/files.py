@@ -82,9 +82,9 @@ def write(
     numbers = detector_numbers(detectors)
     with _table(paths[1], "DeviceId", "Phase", "Parameter", "Function") as table:
         for detector in (each for each in detectors if each.signal in phases):
-            phase = phases[detector.signal].phase_of_lane.get(detector.stop_lane)
-            if phase is not None:
-                table.writerow((devices[detector.signal], phase, numbers[detector.id], detector.function))
+            number = phases[detector.signal].phase_of_lane.get(detector.stop_lane)
+            if number is not None:
+                table.writerow((devices[detector.signal], number, numbers[detector.id], detector.function))
     with _table(paths[2], "DeviceId", "Signal", "Phase", "Movements", "Lanes") as table:
         for signal, device in devices.items():
             for each in phases[signal].phases:

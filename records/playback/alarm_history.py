@@ -2,7 +2,7 @@
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from protos import record_pb2 as record
 from protos.policy_pb2 import PolicyContract
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.movement_names import MovementNames
 from signals.observation import PhaseState
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
@@ -34,12 +35,14 @@ _WANTED = frozenset(mode.value for mode in OperatorMode)
 class AlarmHistory:
     """The list of alarms at each step that changed it."""
 
-    def __init__(self, contracts: Sequence[PolicyContract], street: StreetNetwork) -> None:
-        """`contracts`: of the controlled TLs. `street`: their network."""
+    def __init__(
+        self, contracts: Sequence[PolicyContract], street: StreetNetwork, names: Mapping[str, MovementNames]
+    ) -> None:
+        """`contracts`: of the controlled TLs. `street`: their network. `names`: by signal, of its movements."""
         tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
         self._wall_s = 0.0
         self._alarms = Alarms(tl_of_signal, len(contracts), wall_clock=lambda: self._wall_s)
-        self._alarms.follow_greens(WaitingGreens(contracts, street))
+        self._alarms.follow_greens(WaitingGreens(contracts, street, names))
         self._active: list[tuple[float, list[pb.Alarm]]] = []
         """(second, active alarms) of each change, in their order."""
         self._ended: list[pb.Alarm] = []

@@ -19,6 +19,7 @@ from controller.operator.page import panels
 from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.run_state import MAX_COMMANDS, MAX_TIMES
 from controller.recording.record_writer import NS
+from controller.recording.run_start import movement_names_of
 from protos import control_pb2
 from protos import record_pb2 as record
 from records.playback.alarm_history import AlarmHistory
@@ -50,7 +51,7 @@ class Overview:
         self._lock = threading.Lock()
         self._has_stopped = threading.Event()
         contracts = reader.city.contracts
-        self._alarms = AlarmHistory(contracts, street)
+        self._alarms = AlarmHistory(contracts, street, movement_names_of(reader.city))
         self._at_s, self._wall_s = array("d"), array("d")
         self._decisions, self._missing = array("q", [0]), array("q", [0])
         """Up to a step; one more than steps."""

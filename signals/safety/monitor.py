@@ -127,7 +127,9 @@ class SignalMonitor:
         served = [{state[i] in "gG" for state in greens} for i in links]
         self._bounded = [i for i in links if served[i] == {True, False}]
         change_s = limits.min_green_s + max(self._yellow_s, default=0.0) + max(self._clear_s, default=0.0)
-        self._max_red_s = limits.max_red_s + (1 + len(greens)) * change_s
+        # a link is served after those that have waited longer, each of them once
+        self._max_red_s = [max_red_s + (1 + len(greens)) * change_s for max_red_s in limits.max_reds_s(self._links)]
+        self._least_max_red_s = min(self._max_red_s, default=math.inf)
         self.state = MonitorState([math.nan] * self._links, [0.0] * self._links)
         self._between = functools.lru_cache(MAX_CACHED_STATES)(self._compare)
         self._faults_of = functools.lru_cache(MAX_CACHED_STATES)(self._find_faults)
@@ -181,7 +183,7 @@ class SignalMonitor:
                 state.reported = set()
             alarms += [self._alarm(rule, begin_s, message) for rule, message in self._faults_of(shown)]
             state.shown = shown
-        if end_s - state.monitored_from_s + state.max_waited_s > self._max_red_s:
+        if end_s - state.monitored_from_s + state.max_waited_s > self._least_max_red_s:
             alarms += self._check_max_red(end_s)
         return alarms
 
@@ -264,7 +266,7 @@ class SignalMonitor:
         alarms = []
         for i in self._bounded:
             red_s = self._red_s(i, now)
-            if i not in self.state.reported and red_s > self._max_red_s:
+            if i not in self.state.reported and red_s > self._max_red_s[i]:
                 self.state.reported.add(i)
                 message = f"{self._name[i]} has been red for {red_s:.0f} s"
                 alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, message))

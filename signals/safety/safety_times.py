@@ -9,6 +9,7 @@ from typing import NamedTuple
 from city.config import COMPUTED, Safety
 from city.network import Program, SignalNetwork, is_green
 from protos import policy_pb2 as pb
+from signals.movement_names import links_by_key
 from signals.safety.conflicts import GREEN
 
 MAX_PROGRAM_RED_S = 10.0
@@ -26,6 +27,7 @@ class SafetyTimes:
     all_red_s: float = 0.0
     max_green_s: float = math.inf
     max_red_s: float = math.inf
+    """The bound of every link."""
     walking_speed_mps: float = 1.2
     yellow_by_speed: bool = True
     """True if a yellow is also at least that of the approach speed (`yellow_s_at`)."""
@@ -33,6 +35,12 @@ class SafetyTimes:
     """True if a red is also at least as long as the last vehicle needs to clear the junction (`red_clearance_s`)."""
     by_program: bool = False
     """True if yellow and red are also at least those of the signal's own program (`program_times`)."""
+    movement_max_red_s: Sequence[float] = ()
+    """By link, the bound of its movement; empty: no movement has one of its own."""
+
+    def max_reds_s(self, links: int) -> list[float]:
+        """Max red by link of a signal with so many links, s: the smaller one of both bounds."""
+        return [min(self.max_red_s, own_s) for own_s in self.movement_max_red_s or [math.inf] * links]
 
 
 def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:
@@ -63,6 +71,18 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
         red_by_path=limits.all_red_s == COMPUTED,
         by_program=limits.all_red_s is None,
     )
+
+
+def movement_max_reds_s(network: SignalNetwork, limits: Safety) -> list[float]:
+    """By link of a signal, the longest red of its movement by city.toml, s; empty if none has one."""
+    stated = limits.max_red_s_of_signal.get(network.id, {})
+    if not stated or limits.floors == "dialect":
+        return []
+    bounds_s = [math.inf] * len(network.links)
+    for key, links in links_by_key(network).items():
+        for link in links:
+            bounds_s[link] = min(bounds_s[link], stated.get(key, math.inf))
+    return bounds_s
 
 
 def program_times(network: SignalNetwork, by_program: bool = True) -> tuple[list[float], list[float]]:

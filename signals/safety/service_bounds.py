@@ -17,14 +17,18 @@ class ServiceBounds:
         served = [{state[i] in GREEN for state in self._greens} for i in range(rules.links)]
         self.links = [i for i in range(rules.links) if served[i] == {True, False}]
         """Links that some green phase serves and another does not: the bounds apply to them."""
-        self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
+        self._max_red_s = times.max_reds_s(rules.links)
+        self._bounds_s = {
+            "g": [times.max_green_s] * rules.links, "r": self._max_red_s, "y": [math.inf] * rules.links
+        }  # fmt: skip
+        self._has_bounds = min((times.max_green_s, *self._max_red_s)) < math.inf
 
     def first_exceeded_s(self, state: str, since: Sequence[float]) -> float:
         """When a bound is first exceeded, in s; inf if no bound applies."""
         if not self._has_bounds:
             return math.inf
-        bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
-        return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self.links), default=math.inf)
+        ends_s = (round_to_ms(since[i] + self._bounds_s[colour(state[i])][i]) for i in self.links)
+        return min(ends_s, default=math.inf)
 
     def forced(
         self, state: str, since: Sequence[float], requested: str, now: float
@@ -45,7 +49,7 @@ class ServiceBounds:
         blocked_by = [j for j in expired if self._rules.foes[i] >> j & 1]
         serving = [green for green in self._greens if green[i] in GREEN]
         relieving = [green for green in serving if all(green[j] not in GREEN for j in blocked_by)]
-        if age_s >= self._times.max_red_s:
+        if age_s >= self._max_red_s[i]:
             # the caller keeps this green until it is shown: otherwise each new request could restart the transition
             return OverrideReason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
         if blocked_by and requested[i] not in GREEN and relieving:

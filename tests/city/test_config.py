@@ -140,6 +140,12 @@ fleet = "x"
         ("[safety]\nwalking_speed_mps = 0", r"\[safety\] walking_speed_mps = 0 must be greater than 0"),
         ("[safety]\nmax_green_s = 1", "max_green_s = 1 must not be less than min_green_s, 4"),
         ("[safety]\nmax_red_s = 5", "must not be less than a green and a yellow together, 7"),
+        ("[safety]\nmax_red_s_of_signal = {}", "unknown key max_red_s_of_signal; did you mean max_red_s"),
+        (VALID + "max_red_s = 90", r"\[tl.SA 101\] max_red_s = 90 must be a table, such as { left = 90 }"),
+        (
+            VALID + "max_red_s = { left = 90, 'A:left' = 6.9 }",
+            r"\[tl.SA101\] max_red_s A:left = 6.9 must not be less than a green and a yellow together, 7$",
+        ),
         ("[controller]\nrecovery_answers = 0", "must be at least 1"),
         ("[controller]\nwatchdog_s = 0", r"\[controller\] watchdog_s = 0 must be greater than 0 and at most 3599"),
         ("[controller]\nfallback = 'none'", "must be one of plan, max-pressure"),
@@ -191,6 +197,12 @@ def test_wrong_file_is_refused_in_one_line_that_names_the_place(tmp_path, text, 
         config.load(write(tmp_path, text))
     assert "\n" not in str(caught.value)
     assert "city.toml" in str(caught.value)
+
+
+def test_max_red_of_movements_is_that_of_every_signal_of_its_tl(tmp_path):
+    others = "[tl.B]\nsignals = ['b', 'c']\ndialect = 'sumo-rl'\nmax_red_s = { left = 7 }\n"
+    city = config.load(write(tmp_path, VALID + others))
+    assert city.safety.max_red_s_of_signal == {"b": {"left": 7.0}, "c": {"left": 7.0}}
 
 
 def test_district_has_a_fleet_of_its_name(tmp_path):

@@ -20,6 +20,7 @@ from controller.pace import PaceState
 from controller.waiting_greens import WaitingGreens
 from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.movement_names import movement_names
 from signals.observation import PhaseState
 from signals.policy import Answer
 from signals.policy_signals import greens_of
@@ -170,7 +171,8 @@ def observed_queue(built, lanes):
 
 def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, sa101):
     built, street = sa101
-    alarms.follow_greens(WaitingGreens([built], street))
+    names = {built.signal_ids[0]: movement_names(street.signals[built.signal_ids[0]])}
+    alarms.follow_greens(WaitingGreens([built], street, names))
     signal = street.signals[built.signal_ids[0]]
     state = greens_of(built.signals[0])[0]
     by_lane = {}
@@ -190,9 +192,10 @@ def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, 
     assert not any(decide(5 * k, others) for k in range(60))
     assert decide(300, others) == ["GreenserveGreenKept"]
     (alarm,) = alarms.current()
-    assert [*alarm.subjects] == [
-        "SA101"
-    ] and "1 TL has kept a green for 300 s while vehicles halt or persons" in alarm.text
+    assert [*alarm.subjects] == ["SA101"] and alarm.text == (
+        "1 TL has kept a green for 300 s while vehicles halt or persons wait at others: SA101 green 0 (northbound and "
+        "southbound through + permissive left + right)"
+    )
     assert decide(305, served) == [], "nobody waits at another green"
     for k in range(200):
         assert decide(310 + 5 * k, others, green=k // 50 % 2) == [], "it changes"
@@ -208,14 +211,14 @@ def test_a_contract_of_another_network_has_no_greens_to_leave(sa101, crossroads_
     same_id = replace(other, signals={built.signal_ids[0]: other.signals["J"]})
     for given in (other, same_id):
         x = np.ones(built.observation.size)
-        assert WaitingGreens([built], given).green_to_leave("SA101", x, (0,)) is None
-    assert WaitingGreens([built], street).green_to_leave("SA101", x, (0,)) == 0
+        assert WaitingGreens([built], given, {}).green_to_leave("SA101", x, (0,)) is None
+    assert WaitingGreens([built], street, {}).green_to_leave("SA101", x, (0,)) == 0
 
 
 def test_persons_who_wait_at_other_greens_are_seen_at_each_crossing(crossroads_net):
     street = network.read(crossroads_net)
     built = contract.build(City(Path("city.toml")), TL(("J",), "street", "J"), street)
-    waiting, (signal,) = WaitingGreens([built], street), built.signals
+    waiting, (signal,) = WaitingGreens([built], street, {}), built.signals
     halting = {f.lane_id: k for k, f in enumerate(built.observation.features) if f.kind == "halting"}
     crossings = [approach for approach in signal.approaches if approach.walking_areas]
     assert len(crossings) == 3

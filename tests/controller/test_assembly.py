@@ -1,6 +1,8 @@
 """A run that is assembled on a running SUMO."""
 
 import contextlib
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,9 @@ from controller.sumo.connection import Interrupts
 from controller.sumo.network import other_programs, running_signals
 from controller.sumo.start import connect
 from signals import contract
+from signals.safety.service_bounds import ServiceBounds
 from tests.end_to_end.generated_streets import LongestQueue, generate
+from tests.records.replayed_city import run_city
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +118,13 @@ def test_another_program_than_the_files_say_is_named(street, tmp_path):
         in_sumo = running_signals(connection.api, read, ["A0"])
     assert "A0 ('split' instead of '0')" in other_programs(in_sumo, read, start.now)
     assert other_programs(in_sumo, network.read(street.net_file, [additional]), start.now) == ""
+
+
+def test_each_monitor_has_the_max_red_of_its_own_signal(grid_city, monkeypatch):
+    monkeypatch.setattr(ServiceBounds, "forced", lambda *_: None)
+    safety = config.Safety(max_red_s_of_signal={"C2": {"left": 8.0, "through": 8.0}})
+    city = replace(grid_city, safety=safety, tls={"SA108": grid_city.tls["SA108"]})
+    alarms = []
+    collector = SimpleNamespace(add=lambda event: alarms.extend(event.alarms), close=lambda: None)
+    run_city(city, 150, subscribe=lambda run: [collector])
+    assert {(alarm.signal, alarm.rule.value) for alarm in alarms} == {("C2", "max_red_exceeded")}

@@ -12,13 +12,13 @@ from controller.check import main as check
 from evaluation.__main__ import main as evaluate
 from export.__main__ import main as export
 from serving.embedded.config import ServerConfig
-from signals import contract, varied_observations
+from signals import contract, movement_names, varied_observations
 from tests.conftest import GRID
 from tests.serving.conftest import running
 from training import checkpoints
 
 CITY = GRID / "city.toml"
-WARNING = r"SA101: warning: gives one action, green 2 \([rsyGgu]+\), for all of 1000 or more varied observations"
+WARNING = r"SA101: warning: gives one action, green 2 \(eastbound and westbound .*\), for all of 1000 or more varied observations"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_export_names_the_only_action_in_a_line_and_in_the_manifest(constant, ex
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("SA101: SA101-1 -> ") and re.match(WARNING, second)
     manifest = json.loads((constant / "models" / "SA101" / "1" / "assets.extra" / "export.json").read_text())
-    assert manifest["parity"]["only_action"].startswith("green 2 (")
+    assert manifest["parity"]["only_action"].startswith("green 2 (eastbound and westbound through")
 
 
 @pytest.mark.parametrize("source", ["files", "server"])
@@ -81,7 +81,9 @@ def test_actions_that_vary_or_have_no_other_are_no_warning():
     assert x.shape == (1000, 21) and (x[:, :4].sum(1) == 1).all() and (x[:, 4] == 1).all()
     assert len(np.unique(x[:, :4].argmax(1))) == 4 and (x[:, 5:].mean(1) < 0.02).any() and x.max() <= 1
     actions = np.zeros(1000, np.int64)
-    assert varied_observations.only_action(built, actions).startswith("green 0 (")
+    assert varied_observations.only_action(built, actions) == "green 0 (GGgrrrGGgrrr)"
+    names = movement_names.of_city(city, network.of_city(city))
+    assert varied_observations.only_action(built, actions, names).startswith("green 0 (northbound and southbound ")
     actions[7] = 1
     assert varied_observations.only_action(built, actions) == ""
     kc = contract.build(city, city.tls["SA103"], network.of_city(city))

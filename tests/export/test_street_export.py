@@ -248,6 +248,14 @@ def test_describe_lists_the_actor_greens_lanes_features_and_fleet_members(folder
     assert f"fleet      {len(contract.members)} TLs" in capsys.readouterr().out
 
 
+def test_describe_names_the_phases_with_a_city(folder, capsys):
+    member = fleet_of(folder)[1].members[0]
+    flags = ["describe", "--city", str(folder / "city.toml"), str(folder / "models" / member.tl / str(member.version))]
+    assert main(flags) == 0
+    phases = [line for line in capsys.readouterr().out.splitlines() if line.startswith("    phase ")]
+    assert phases and all(re.search(r" s  (yellow for |all red|\w+bound |pedestrians )", line) for line in phases)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -24,6 +24,7 @@ from protos.loop_state_pb2 import LoopState
 from records.record_reader import RecordReader
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
+from signals import movement_names
 from signals.policy import Answer
 
 BEGIN_UNIX_NS = 1_700_000_000_000_000_000
@@ -169,7 +170,8 @@ def run_city(
             connection.api.simulationStep()
         begin = checked_start(connection, street, contracts)
         found = track_detectors(connection, begin.signals, begin.sumo_step_s)
-        tls = ControlledTls(street, contracts, city.safety, city.controller, driver)
+        names = movement_names.of_city(city, street)
+        tls = ControlledTls(street, contracts, city.safety, city.controller, driver, names)
         run = of_tls(tls, begin, found)
         asked = policies if policies is not None else ProjectingPolicies(contracts, fails)
         loop = loop_from(begin, connection, tls, asked, subscribe(run))

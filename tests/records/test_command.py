@@ -1,5 +1,6 @@
 """`greenserve record info|show|export|repair`."""
 
+import copy
 import csv
 import itertools
 import json
@@ -14,7 +15,7 @@ from records.command import main
 from records.export import TABLES
 from tests.conftest import ROOT
 from tests.records import mcap_bytes
-from tests.records.recorded_city import RUN, SECONDS, SILENT_TL
+from tests.records.recorded_city import RUN, SECONDS, SILENT_TL, RecordedCity
 
 PROG = "greenserve record"
 
@@ -74,9 +75,14 @@ def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorde
     decided = [line for line in lines if " saw " in line]
     assert [line[:15] for line in decided] == [f"00:01:{second} SA101:" for second in (40, 45, 50, 55)]
     assert re.fullmatch(
+<<<<<<< HEAD
         r"00:01:40 SA101: saw current green \d \(\w+\), queues .* \d+%.*; (chose|kept) green \d \(\w+\) with "
         r"probability 0\.\d+, "
         r"next best green \d \(\w+\) with 0\.\d+ by SA101 version 7.*; permitted .*",
+=======
+        r"00:01:40 SA101: saw current green \d \(\w+bound .*\), queues .* \d+%.*; (chose|kept) green \d \(\w+bound .*\) "
+        r"with probability 0\.\d+; 0\.\d+ for green \d \(\w+bound .*\) by SA101 version 7.*; permitted .*",
+>>>>>>> 9a9f5f2dd135e349e4eec21d775c637a76155810
         decided[0],
     )
 
@@ -166,10 +172,29 @@ def test_csv_tables_have_the_documented_columns_and_all_rows(whole, recorded_cit
         assert (row["number"], row["tl"]) == (str(step.number), tl)
         assert [float(value) for value in row["observation"].split()] == list(tl_step.decision.observation)
         assert [float(value) for value in row["scores"].split()] == list(tl_step.decision.scores)
+    names = recorded_city.start.names["A0"]
+    for name, state in (("states", "permitted"), ("shown", "state")):
+        of_a0 = [row for row in tables[name] if row["signal"] == "A0"]
+        assert of_a0 and all(row["movements"] == names.of_state(row[state]) for row in of_a0)
+    chosen = {(row["action"], row["green"]) for row in tables["decisions"] if row["tl"] == "SA101"}
+    greens = names.of_states(["GGgrrrGGgrrr", "rrGrrrrrGrrr", "rrrGGgrrrGGg", "rrrrrGrrrrrG"])
+    assert len(chosen) > 2 and chosen <= {("", ""), *((f"{k}.0", green) for k, green in enumerate(greens))}
+    assert {row["green"] for row in tables["decisions"] if row["tl"] == "SA103"} == {""}
     silent = [row for row in tables["decisions"] if row["tl"] == SILENT_TL and row["failure"]]
     assert silent and all(row["action"] == "" and "no answer within 500 ms" in row["failure"] for row in silent)
     assert {row["program"] for row in tables["states"]} == {"", "adapted"}
     assert {"min_green", "yellow", "clearance", ""} <= {row["override"] for row in tables["states"]}
+
+
+def test_a_value_of_a_continuous_action_is_no_green(recorded_city, tmp_path, run):
+    steps = copy.deepcopy(recorded_city.steps)
+    for _, tls, _ in steps:
+        if "SA103" in tls and tls["SA103"].decision.action:
+            tls["SA103"].decision.action[:] = [1.0]
+    run("export", RecordedCity(recorded_city.start, steps).write(tmp_path / "run.mcap"), "--csv", tmp_path)
+    with (tmp_path / "decisions.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["tl"] == "SA103"]
+    assert {"1.0"} <= {row["action"] for row in rows} and {row["green"] for row in rows} == {""}
 
 
 def test_shown_states_are_joined_and_cover_the_run(whole, recorded_city, tmp_path, run):

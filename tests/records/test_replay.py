@@ -199,6 +199,18 @@ def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, c
         assert sum(len(step.step.commands) for step in run.steps()) > 5
 
 
+def test_max_red_of_movements_is_that_of_the_record(tmp_path, grid_city):
+    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {"through": 12.0}})
+    record_run(tmp_path / "run.mcap", replace(grid_city, safety=safety), 150)
+    assert replayed(tmp_path / "run.mcap").differences.first is None
+
+    def without(city):
+        city.safety = json.dumps({**json.loads(city.safety), "max_red_s_of_signal": {}})
+
+    other = replayed(rewrite(tmp_path / "run.mcap", tmp_path / "other.mcap", city=without)).differences
+    assert other.first.tl == "SA101"
+
+
 def test_city_whose_files_are_gone_is_replayed(tmp_path):
     shutil.copytree(GRID, tmp_path / "city")
     record_run(tmp_path / "run.mcap", config.load(tmp_path / "city" / "city.toml"), 30)

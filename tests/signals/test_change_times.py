@@ -40,6 +40,12 @@ def times_of(fast, safety, **settings):
     return built, change_times(built, signal_safeties(built, street, safety))
 
 
+def test_each_signal_of_a_tl_has_the_max_red_of_its_own_movements(grid_city, grid_street):
+    safety = replace(grid_city.safety, max_red_s_of_signal={"C2": {"through": 40.0}})
+    first, second = signal_safeties(contract.build(grid_city, grid_city.tls["SA108"], grid_street), grid_street, safety)
+    assert not first.times.movement_max_red_s and min(second.times.movement_max_red_s) == 40.0
+
+
 def test_changes_take_the_yellow_of_the_approach_and_the_walking_time(fast):
     built, times = times_of(fast, config.Safety(walking_speed_mps=0.5))
     (signal,) = (fast[0].signals[s] for s in built.signal_ids)

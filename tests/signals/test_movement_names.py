@@ -10,7 +10,7 @@ from city import config, network
 from city.errors import InputError
 from city.movements import Movement
 from city.network import SignalNetwork
-from signals.movement_names import movement_names, of_city
+from signals.movement_names import links_by_key, movement_names, of_city
 from tests.conftest import GRID
 
 NORTH, EAST, SOUTH, WEST = 0.0, 90.0, 180.0, 270.0
@@ -49,6 +49,8 @@ CROSSROADS = junction(
         ("rrrrrrrrrrrr", "all red"),
         ("rrrrrrrrrrrs", "all red"),
         ("oooOoooooooo", "off"),
+        ("rr?", "rr?"),
+        ("", ""),
     ],
 )  # fmt: skip
 def test_states_are_named_by_their_green_movements(state, name):
@@ -94,6 +96,14 @@ def test_crossings_have_the_street_else_the_leg():
         "pedestrians across Low Road", "pedestrians across the west leg", "pedestrians",
     }  # fmt: skip
     assert names.of_state("GGrrGr") == "northbound through, pedestrians across Low Road and the west leg"
+
+
+def test_links_are_found_by_kind_and_by_key_but_for_u_turns():
+    signal = junction(*approach("n", NORTH, "slt"), *approach("s", SOUTH, "sR"), crossing(WEST, "", "x", "y"))
+    assert links_by_key(signal) == {
+        "through": {0, 3}, "left": {1}, "right": {4}, "crossing": {5}, "n": {0}, "n:left": {1}, "s": {3}, "s:right": {4},
+        "x:crossing": {5}, "y:crossing": {5},
+    }  # fmt: skip
 
 
 def test_a_crossing_and_its_opposite_direction_are_one_movement():

@@ -13,6 +13,7 @@ from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
 from signals.fallback.control_mode import ControlMode
+from signals.movement_names import MovementGroup, MovementNames
 from signals.policy import InvalidAction
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
@@ -35,7 +36,7 @@ def metrics():
 @pytest.fixture
 def run_log(metrics, caplog):
     caplog.set_level(logging.DEBUG, "controller")
-    return RunLog(metrics, TLS)
+    return RunLog(metrics, TLS, {})
 
 
 def lines(caplog, level=logging.INFO):
@@ -105,6 +106,14 @@ def test_overrides_and_missing_answers_are_logged_at_debug_level_only(run_log, m
         assert value("controller_missing_answers_total", {"tl": "SA101", "reason": reason}) == 1
 
 
+def test_overrides_at_debug_level_have_the_names_of_movements(metrics, caplog):
+    caplog.set_level(logging.DEBUG, "controller")
+    groups = (MovementGroup("northbound left", "northbound", "left", 0.0, (3,)),)
+    override = Override("A0", OverrideReason.MIN_GREEN, "rrrG", "?")
+    RunLog(metrics, TLS, {"A0": MovementNames(groups)}).add(event(61.0, [], [override]))
+    assert "requested rrrG (northbound left), permitted ?: " in lines(caplog, logging.DEBUG)[0]
+
+
 def test_every_class_of_a_missing_answer_has_its_own_label():
     classes = {each.__name__ for each in (*ERROR_BY_STATUS.values(), InvalidResponse, InvalidAction, ContractChanged)}
     assert classes == MISSING_REASONS.keys() and len(set(MISSING_REASONS.values())) == len(classes)
@@ -137,7 +146,7 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
     counters.decisions_by_tl.update(SA101=100, SA102=100)
     counters.overruled_by_tl.update(SA101=overruled, SA102=1)
     counters.overruled_reason.update(SA101=OverrideReason.YELLOW, SA102=OverrideReason.YELLOW)
-    RunLog(metrics, TLS).summary(run_of(counters))
+    RunLog(metrics, TLS, {}).summary(run_of(counters))
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
@@ -148,20 +157,20 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
 def test_overruled_policy_has_a_remedy_that_fits_the_reason(metrics, caplog, reason):
     counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
     counters.overruled_reason["SA101"] = reason
-    RunLog(metrics, TLS).summary(run_of(counters))
+    RunLog(metrics, TLS, {}).summary(run_of(counters))
     expected = {"max_red": "max_red_s", "max_green": "max_green_s", "conflict": "its greens", "malformed": "its greens"}
     assert expected.get(reason, "times to train with") in lines(caplog, logging.WARNING)[0]
 
 
 def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
     counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
-    RunLog(metrics, TLS).summary(run_of(counters, has_policy=False))
+    RunLog(metrics, TLS, {}).summary(run_of(counters, has_policy=False))
     assert not lines(caplog, logging.WARNING)
 
 
 def test_overruled_tl_is_reported_once_a_run_in_a_line_that_fits(metrics, caplog):
     caplog.set_level(logging.INFO, "controller")
-    run_log, counters = RunLog(metrics, TLS), RunCounters()
+    run_log, counters = RunLog(metrics, TLS, {}), RunCounters()
     counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
     counters.overruled_by_tl.update(dict.fromkeys(TLS[:20], 308))
     counters.overruled_reason.update(dict.fromkeys(TLS[:20], OverrideReason.CLEARANCE))

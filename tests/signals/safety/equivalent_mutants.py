@@ -30,12 +30,14 @@ EQUIVALENT_MUTANTS = {
     "safety_times.yellow_s_at: kmh <= bound + 0.5 -> kmh < bound + 0.5": _SPEED,
     "monitor.SignalMonitor.__init__: max(self._yellow_s, default=0.0) -> max(self._yellow_s, default=1.0)": _NO_LINKS,
     "monitor.SignalMonitor.__init__: max(self._clear_s, default=0.0) -> max(self._clear_s, default=1.0)": _NO_LINKS,
+    "monitor.SignalMonitor.__init__: min(self._max_red_s, default=math.inf) -> "
+    "min(self._max_red_s, default=0.0)": _NO_LINKS,
     "monitor.SignalMonitor.check_shown: max(state.waited_s, default=0.0) -> max(state.waited_s, "
     "default=1.0)": _NO_LINKS,
     "monitor.MonitorState: monitored_from_s: float = math.inf -> monitored_from_s: float = 0.0": _OVERWRITTEN,
     "monitor.MonitorState: max_waited_s: float = 0.0 -> max_waited_s: float = 1.0": _PREFILTER,
-    "monitor.SignalMonitor.check_shown: end_s - state.monitored_from_s + state.max_waited_s > self._max_red_s -> "
-    "end_s - state.monitored_from_s + state.max_waited_s >= self._max_red_s": _PREFILTER,
+    "monitor.SignalMonitor.check_shown: end_s - state.monitored_from_s + state.max_waited_s > self._least_max_red_s -> "
+    "end_s - state.monitored_from_s + state.max_waited_s >= self._least_max_red_s": _PREFILTER,
     "monitor.SignalMonitor.check_shown: end_s - state.monitored_from_s -> end_s + state.monitored_from_s": (
         _PREFILTER + "; simulated time is not negative"
     ),
@@ -48,8 +50,8 @@ EQUIVALENT_MUTANTS = {
         "a foe without clearance awaits 0 s, which have always passed"
     ),
     "monitor.SignalMonitor._find_faults: i < j -> i <= j": "no link is its own foe",
-    "service_bounds.ServiceBounds.__init__: min(times.max_green_s, times.max_red_s) < math.inf -> "
-    "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite "
+    "service_bounds.ServiceBounds.__init__: min((times.max_green_s, *self._max_red_s)) < math.inf -> "
+    "min((times.max_green_s, *self._max_red_s)) <= math.inf": "without bounds, the minimum of infinite times is infinite "
     "as well",
     "signal_safety.SignalSafety.__init__: self._target_state = self.state.shown -> pass": (
         "permit sets it before it is read"

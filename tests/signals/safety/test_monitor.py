@@ -1,6 +1,7 @@
 """The monitor: it reports every broken rule and nothing else; states under adversarial requests break none."""
 
 import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -208,11 +209,12 @@ def test_states_under_adversarial_requests_break_no_rule(kind, street, times_as_
             rng.choice([45, 90, 180]),
             rng.choice([1.0, 1.0, 0.5, 0.1]),
         )
-        times = SafetyTimes(3, rng.choice([4, 7]), all_red_s, max_red_s=max_red_s)
+        own_s = [rng.choice([math.inf, 30, 60]) for _ in signal.links]
+        times = SafetyTimes(3, rng.choice([4, 7]), all_red_s, max_red_s=max_red_s, movement_max_red_s=own_s)
         phases = [phase.state for phase in signal.plan.phases]
         greens = [phases[i] for i in signal.plan.greens]
         safety = SignalSafety(signal, times, greens)
-        monitor = SignalMonitor(signal, SafetyTimes(3, times.min_green_s, all_red_s, max_red_s=max_red_s), greens)
+        monitor = SignalMonitor(signal, replace(times), greens)
         safety.start_from(phases[0], 0)
         request = requests_of(kind, phases, rng)
         for step in range(2000):
@@ -376,6 +378,15 @@ def test_max_red_is_exceeded_after_the_time_to_serve_the_link(crossing):
     # 70 km/h need 5 s of yellow, 12 m of crossing 10 s
     signal = _with(crossing, approach_mps=(10.0, 19.4, 10.0, 10.0), crossing_m=(0, 0, 12.0, 0))
     assert first_alarm_s(SignalMonitor(signal, MAX_RED, GREENS), "GgGr", 100) == 60 + 3 * (5 + 5 + 10) + 1
+
+
+def test_max_red_of_a_movement_is_exceeded_before_that_of_all_links(crossing):
+    """Link 1 after 20 s and 3 changes of 9 s, the others after 60 s and these."""
+    times = replace(MAX_RED, movement_max_red_s=(math.inf, 20, math.inf, math.inf))
+    for end_s, links in ((47, []), (47.001, [1]), (87, [1]), (87.001, [0, 1, 2])):
+        monitor = SignalMonitor(crossing, times, ["GgGr", "rrrG"])
+        alarms = monitor.check_shown("rrrG", 0, end_s)
+        assert [alarm.message.partition(" has")[0] for alarm in alarms] == [f"link {i}" for i in links]
 
 
 def test_max_red_does_not_apply_without_a_limit_or_a_phase(crossing):

@@ -8,9 +8,18 @@ import pytest
 from city.config import Safety
 from city.network import OFF_PROGRAM, Program, ProgramPhase, ProgramSwitch
 from protos import policy_pb2 as pb
-from signals.safety.safety_times import SafetyTimes, program_times, red_clearance_s, times_for, yellow_s_at
+from signals.safety.safety_times import (
+    SafetyTimes,
+    movement_max_reds_s,
+    program_times,
+    red_clearance_s,
+    times_for,
+    yellow_s_at,
+)
 from signals.safety.signal_safety import SignalSafety
 from tests.signals.safety.floor_examples import PATHS, SPEEDS
+from tests.signals.test_movement_names import approach, junction
+from tests.signals.test_movement_names import crossing as crossing_of
 
 CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
 
@@ -55,6 +64,24 @@ BOUNDS = dict(max_red_s=90, walking_speed_mps=1.1)
 )
 def test_times_of_a_signal(city, times):
     assert times_for(CONTRACT, city, False) == times
+
+
+@pytest.mark.parametrize(
+    ("stated", "floors", "bounds_s"),
+    [
+        ({"left": 90.0}, "street", [math.inf, math.inf, 90.0, math.inf, 90.0, math.inf]),
+        ({"left": 90.0, "n:left": 60.0, "n": 80.0}, "street", [80.0, math.inf, 60.0, math.inf, 90.0, math.inf]),
+        ({"left": 60.0, "n:left": 90.0}, "street", [math.inf, math.inf, 60.0, math.inf, 60.0, math.inf]),
+        ({"right": 50.0, "x:crossing": 70.0, "s": 9.0}, "street", [math.inf, 50.0, math.inf, 9.0, math.inf, 70.0]),
+        ({"crossing": 70.0, "of another signal": 9.0}, "street", [*[math.inf] * 5, 70.0]),
+        ({"left": 90.0}, "dialect", []),
+        ({}, "street", []),
+    ],
+)
+def test_max_red_of_a_link_is_the_smallest_of_its_movements(stated, floors, bounds_s):
+    signal = junction(*approach("n", 0.0, "srl"), *approach("s", 180.0, "sl"), crossing_of(270.0, "", "x"))
+    limits = Safety(floors=floors, max_red_s_of_signal={"J": stated} if stated else {})
+    assert movement_max_reds_s(signal, limits) == bounds_s
 
 
 def test_min_and_max_green_of_a_plan_do_not_apply_to_its_links():

@@ -3,10 +3,14 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from signals.safety.conflicts import ConflictRules, OverrideReason
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.service_bounds import ServiceBounds
+from signals.safety.signal_safety import SignalSafety
+from tests.signals.safety.test_signal_safety import SIGNALS
 
 GREENS = ["GgGr", "rrrG"]
 
@@ -28,6 +32,44 @@ def test_first_bound_is_exceeded_by_the_colour_of_each_link(crossing):
     assert bounds.first_exceeded_s("yyyr", since) == 103.0, "a yellow has no bound"
     assert bounds_of(crossing).first_exceeded_s("GgGr", since) == math.inf
     assert bounds_of(crossing, (), max_green_s=20).first_exceeded_s("GgGr", since) == math.inf
+
+
+def test_max_red_is_the_smaller_bound_of_a_link_and_its_movement(crossing):
+    since, movements_s = [10.0, 11.0, 12.0, 13.0], (math.inf, 90, 30, 120)
+    alone, both = (bounds_of(crossing, movement_max_red_s=movements_s, **more) for more in ({}, {"max_red_s": 60}))
+    assert alone.first_exceeded_s("GGrr", since) == 42.0 and alone.first_exceeded_s("GGGr", since) == 133.0
+    assert both.first_exceeded_s("rGGr", since) == 70.0, "a link without a bound of its own has that of all"
+    for now, forced in ((41.999, None), (42.0, (OverrideReason.MAX_RED, "GgGr"))):
+        assert both.forced("rrrG", since, "rrrG", now) == alone.forced("rrrG", since, "rrrG", now) == forced
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_no_link_is_red_for_longer_than_its_own_bound_and_the_time_to_serve_it(data):
+    signal = data.draw(st.sampled_from([signal for signal in SIGNALS.values() if len(signal.plan.greens) > 1]))
+    greens = [signal.plan.phases[i].state for i in signal.plan.greens]
+    links = len(signal.links)
+    times = SafetyTimes(
+        3,
+        5,
+        max_green_s=data.draw(st.sampled_from([math.inf, 25.0])),
+        max_red_s=data.draw(st.sampled_from([math.inf, 150.0])),
+        movement_max_red_s=data.draw(
+            st.lists(st.sampled_from([8.0, 40.0, 90.0, math.inf]), min_size=links, max_size=links)
+        ),
+    )
+    safety = SignalSafety(signal, times, greens)
+    bounded = [i for i in range(links) if {green[i] in "Gg" for green in greens} == {True, False}]
+    serving_s = (1 + len(greens)) * safety.clearing_s
+    bound_s = {i: min(times.max_red_s, times.movement_max_red_s[i]) + serving_s for i in bounded}
+    safety.start_from(greens[0], 0)
+    red_since = dict.fromkeys(bounded, 0)
+    requests = data.draw(st.lists(st.tuples(st.sampled_from([*greens, "r" * links]), st.integers(1, 200)), max_size=12))
+    for now, requested in enumerate(requested for requested, seconds in requests for _ in range(seconds)):
+        shown = safety.permit(requested, now)[0].state
+        for i in bounded:
+            red_since[i] = red_since[i] if shown[i] == "r" else now
+            assert now - red_since[i] <= bound_s[i], (i, now)
 
 
 MAX_GREEN = OverrideReason.MAX_GREEN
