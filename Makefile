@@ -83,6 +83,7 @@ long-benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.resco --results out/resco.csv --all-red default
 	$(BIN)/python -m benchmarks.resco --results out/resco.csv --vary-demand
 	$(BIN)/python -m benchmarks.road_users
+	$(BIN)/python -m benchmarks.libraries
 	$(BIN)/python -m benchmarks.control_loop --dialect street --without-sumo-rl --rounds 1 --street ingolstadt21 --street thousand
 
 protos: $(VENV)/.ready

@@ -12,6 +12,7 @@ TORCH = "torch==2.13.0"
 SB3, SB3_CONTRIB, SUPERSUIT = "stable-baselines3>=2.7,<3", "sb3-contrib>=2.7,<3", "supersuit>=3.10,<4"
 RLLIB = ("dm-tree", "lz4", "ormsgpack", "pydantic>=2", "pyyaml", "scipy")
 """Packages that RLlib needs of the extra ray[rllib] beside Ray and Gymnasium, whose versions are this environment's."""
+LIBRARIES = (TORCH, SB3, SB3_CONTRIB, SUPERSUIT, *RLLIB)
 TIMEOUT_S = 1500
 
 
@@ -20,11 +21,13 @@ class CannotInstall(Exception):
 
 
 def create(folder: Path, packages: Sequence[str]) -> Path:
-    """Make a virtual environment with packages, wheels only; return its Python. Raises CannotInstall.
+    """Make a virtual environment with packages, unless it is there; return its Python. Raises CannotInstall.
 
-    Packages of this environment and the project itself are found from it too; their versions are kept.
+    Wheels only. Packages of this environment and the project itself are found from it too; their versions are kept.
     """
     python = folder / "bin" / "python"
+    if python.is_file():
+        return python
     _run([sys.executable, "-m", "venv", str(folder)])
     (packages_folder,) = folder.glob("lib/python*/site-packages")
     (packages_folder / "greenserve.pth").write_text("\n".join([str(ROOT), *site.getsitepackages()]) + "\n")

@@ -186,7 +186,8 @@ def main() -> None:
             print(f"skipped: {args.scenarios / args.street}: no such scenario; pass --scenarios")
             return
         try:
-            python = venv(args.venv or folder / "venv")
+            packages = [pytorch_venv.TORCH, pytorch_venv.SB3, pytorch_venv.SUPERSUIT]
+            python = pytorch_venv.create(args.venv or folder / "venv", packages)
             times_s[SB3] = []
         except pytorch_venv.CannotInstall as error:
             print(f"stable-baselines3 is skipped: {error}")
@@ -229,14 +230,6 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--venv", type=Path, metavar="DIR", help="virtual environment to make, or to use again")
     return parser.parse_args()
-
-
-def venv(folder: Path) -> Path:
-    """The Python of a virtual environment with stable-baselines3; made unless it is there. Raises CannotInstall."""
-    python = folder / "bin" / "python"
-    if python.is_file():
-        return python
-    return pytorch_venv.create(folder, [pytorch_venv.TORCH, pytorch_venv.SB3, pytorch_venv.SUPERSUIT])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from gymnasium.envs.registration import register
 from environment.options import Options
 from environment.parallel_env import ParallelTlEnv, parallel_env
 from environment.single_env import SingleTlEnv, env
+from environment.sumo_environment import SumoEnvironment
 from simulation.tl_readings import TlReadings
 
 _NO_TENSORFLOW = "tensorboard.compat.notf"
@@ -19,4 +20,4 @@ if "tensorflow" not in sys.modules and importlib.util.find_spec("triton"):
 
 register("greenserve-v0", entry_point="environment.single_env:env")
 
-__all__ = ["Options", "ParallelTlEnv", "SingleTlEnv", "TlReadings", "env", "parallel_env"]
+__all__ = ["Options", "ParallelTlEnv", "SingleTlEnv", "SumoEnvironment", "TlReadings", "env", "parallel_env"]

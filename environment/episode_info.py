@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from simulation.tl_readings import TlReadings
 from simulation.trips import Trips
 
 HALTING_MPS = 0.1
-_connections = 0
-"""Environments of this process that write CSV files, which sumo-rl counts in the files' names."""
 
 
 def system_info(api: Any) -> dict[str, float]:
@@ -60,29 +58,14 @@ def summary(trips: Trips, overrides: int) -> dict[str, float]:
     }
 
 
-class CsvFiles:
-    """A CSV file for each episode, as sumo-rl writes it."""
-
-    def __init__(self, beginning: str | Path) -> None:
-        """`beginning`: of the files' paths."""
-        global _connections
-        self._beginning, self._connection, self._episode = str(beginning), _connections, 0
-        _connections += 1
-        self.rows: list[Mapping[str, float]] = []
-
-    def write(self) -> None:
-        """Write the file of an episode that has ended, if it had begun. Raises InputError."""
-        if not self.rows:
-            return
-        self._episode += 1
-        path = Path(f"{self._beginning}_conn{self._connection}_ep{self._episode}.csv")
-        text = io.StringIO()
-        table = csv.DictWriter(text, list(self.rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(self.rows)
-        self.rows = []
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"out_csv_name: {path.parent}: {first_line(error)}; pass another path") from None
-        whole_files.write(path, text.getvalue())
+def write_csv(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Write an episode's figures as sumo-rl does. Raises InputError."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out_csv_name: {path.parent}: {first_line(error)}; pass another path") from None
+    whole_files.write(path, text.getvalue())

@@ -6,6 +6,7 @@ there, and ends at the next moment at which a target TL decides, or at the end o
 
 import contextlib
 import functools
+import itertools
 import numbers
 import warnings
 import weakref
@@ -24,7 +25,7 @@ from city.errors import InputError
 from controller.sumo.libsumo_connection import SimulationRunning
 from controller.sumo.tripinfo import TABLE_SUFFIXES
 from environment.demand import SAME, demand_of
-from environment.episode_info import CsvFiles, agent_info, summary, system_info, totals
+from environment.episode_info import agent_info, summary, system_info, totals, write_csv
 from environment.options import Options, completed, select, warn_if_moments_differ, warn_of_tensorflow
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
@@ -32,7 +33,7 @@ from environment.sumo_rl import sumo_options
 from environment.traffic_signal import TrafficSignal
 from signals.dialects.sumo_rl import DIALECT
 from signals.observation import Observation
-from simulation.demand import SimulatedDemand
+from simulation.demand import MAX_SUMO_SEED, SimulatedDemand
 from simulation.model_server import model_server
 from simulation.rewards import RewardFunction
 from simulation.scratch_folder import scratch_folder
@@ -44,7 +45,8 @@ from simulation.trips import read_trips
 Info = dict[str, Any]
 ActionSpace = Discrete[Any] | Box
 SUMO_RL = DIALECT.name
-MAX_SEED = 1 << 31
+_numbers = itertools.count()
+"""Numbers of this process's environments, for the names of CSV files as sumo-rl counts them."""
 
 
 def _of_readings(readings: Mapping[str, TlReadings], function: RewardFunction) -> RewardFunction:
@@ -73,7 +75,7 @@ class Episodes:
         self._readings: dict[str, TlReadings] = {}
         """By target TL, in this episode."""
         try:
-            self._options = options = completed(given, is_single, self._folder)
+            self._options = options = completed(given, is_single, lambda: self._stack.enter_context(scratch_folder()))
             self._sumo_options = sumo_options(options)
             task, versions = select(options, functools.partial(_of_readings, self._readings))
             server = task.server or self._stack.enter_context(model_server(versions))
@@ -86,12 +88,13 @@ class Episodes:
         self.observation_spaces: dict[str, Box] = {tl: observation_space(c) for tl, c in self.contracts.items()}
         self.action_spaces: dict[str, ActionSpace] = {tl: action_space(c) for tl, c in self.contracts.items()}
         self.feature_names = {tl: feature_names(contract) for tl, contract in self.contracts.items()}
-        self._observation_class: Any = options["observation_class"]
         self._observe: dict[str, Callable[[], Observation]] = {}
         """By target TL, the user's observation in this episode."""
-        if self._observation_class is not None:
-            self._use_observation_class()
-        self._csv = None if options["out_csv_name"] is None else CsvFiles(options["out_csv_name"])
+        if options["observation_class"] is not None:
+            self._use_observation_class(options["observation_class"])
+        self._number, self._begun_episodes = next(_numbers), 0
+        self.figures: list[Info] = []
+        """sumo-rl's figures at each step of the newest episode."""
         seed = options["sumo_seed"]
         self._seed: int | None = None if seed in (None, "random") else int(seed)
         self._is_seeded = self._seed is not None
@@ -102,8 +105,7 @@ class Episodes:
         """Everything that the episode must close."""
         self._stack.push(self._running)
         self._image: StreetImage | None = None
-        self._signals = {tl: tuple(contract.signal_ids) for tl, contract in self.contracts.items()}
-        self._tl_of = {signal: tl for tl, signals in self._signals.items() for signal in signals}
+        self._tl_of = {signal: tl for tl, contract in self.contracts.items() for signal in contract.signal_ids}
         self._begun: set[str] = set()
         """TLs that have taken a decision."""
         self.observations: dict[str, Observation] = {}
@@ -123,32 +125,26 @@ class Episodes:
         """Begin an episode: the first one of a seed, or the next one. Raises InputError, SimulationFailed."""
         if not self._finalizer.alive:
             raise ClosedEnvironmentError("the environment is closed; make another one")
-        self._end_episode()
+        self.end_episode()
         if seed is not None:
             if not isinstance(seed, numbers.Integral) or seed < 0:
                 raise InputError(f"seed = {seed!r} must be an integer of 0 or more")
             self._seed, self._episode, self._is_seeded = int(seed), -1, True
         elif self._seed is None or (self._options["demand"] == SAME and not self._is_seeded):
-            self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SEED
+            self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SUMO_SEED
         self._episode += 1
         self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
             folder = self._running.enter_context(scratch_folder())
-            given = self._options["tripinfo"]
-            self._tripinfo = folder / "trips.xml" if given is None else Path(given).resolve()
-            demand = demand_of(self._options["demand"], self._seed, self._episode)
-            self._simulation = self._started(demand, folder)
-            self._begun = set()
-            self._overrides = 0
+            self._tripinfo = Path(self._options["tripinfo"] or folder / "trips.xml").resolve()
+            self._simulation = self._started(demand_of(self._options["demand"], self._seed, self._episode), folder)
+            self._begun, self._overrides, self.figures = set(), 0, []
+            self._begun_episodes += 1
             self._begin_readings(self._simulation)
             self.observations = {tl: np.zeros(space.shape, np.float32) for tl, space in self.observation_spaces.items()}
             self._read(self._simulation)
 
-    def _folder(self) -> Path:
-        """A folder until the environment is closed."""
-        return self._stack.enter_context(scratch_folder())
-
-    def _use_observation_class(self) -> None:
+    def _use_observation_class(self, observation_class: Callable[[Any], Any]) -> None:
         """Take the spaces of the user's observations. Raises InputError."""
         for tl, contract in self.contracts.items():
             if contract.observation.dialect != SUMO_RL:
@@ -156,7 +152,7 @@ class Episodes:
                     f"observation_class: {tl} is of dialect {contract.observation.dialect}; it needs TLs of dialect "
                     f"{SUMO_RL}: write yours as a dialect (docs/reference/dialects.md)"
                 )
-            space = self._observation_class(TrafficSignal(contract, self._tls.street)).observation_space()
+            space = observation_class(TrafficSignal(contract, self._tls.street)).observation_space()
             if not isinstance(space, Box) or len(space.shape) != 1:
                 raise InputError(f"observation_class: its space {space} for {tl} is not a Box of one dimension")
             self.observation_spaces[tl] = Box(space.low, space.high, dtype=np.float32)
@@ -169,10 +165,11 @@ class Episodes:
         for tl, contract in self.contracts.items():
             if contract.observation.dialect == SUMO_RL:
                 intersection = simulation.loop.intersections[tl]
-                signal = TrafficSignal(contract, self._tls.street, connection, waiting, intersection, now)
-                self._readings[tl] = signal
-                if self._observation_class is not None:
-                    self._observe[tl] = self._observation_class(signal)
+                self._readings[tl] = signal = TrafficSignal(
+                    contract, self._tls.street, connection, waiting, intersection, now
+                )
+                if (observation_class := self._options["observation_class"]) is not None:
+                    self._observe[tl] = observation_class(signal)
             else:
                 self._readings[tl] = TlReadings(contract, connection, self._tls.street, waiting, now)
 
@@ -236,7 +233,7 @@ class Episodes:
                     last = summary(read_trips(self._tripinfo, self.ended_s), self._overrides)
                 for info in self.infos.values():
                     info.update(last)
-                self._end_episode()  # so that another environment may run
+                self.end_episode()  # so that another environment may run
 
     def _read(self, simulation: TargetSimulation) -> None:
         """Simulate on until a target TL decides, and read its observation and reward."""
@@ -266,16 +263,11 @@ class Episodes:
             for override in sent.overrides:
                 if tl := self._tl_of.get(override.signal):
                     self._overrides += 1
-                    values = {
-                        "at_s": sent.at_s,
-                        "signal": override.signal,
-                        "reason": override.reason.value,
-                        "requested": override.requested,
-                        "permitted": override.permitted,
-                    }
-                    overrides[tl].append(values)
-        infos = {}
-        system, agents = self._figures(simulation)
+                    overrides[tl].append({
+                        "at_s": sent.at_s, "signal": override.signal, "reason": override.reason.value,
+                        "requested": override.requested, "permitted": override.permitted,
+                    })  # fmt: skip
+        infos, figures = {}, self._figures(simulation)
         for tl in self.contracts:
             intersection = simulation.loop.intersections[tl]
             infos[tl] = {
@@ -284,30 +276,25 @@ class Episodes:
                     if (mask := intersection.action_mask(simulation.now)) is None
                     else {"action_mask": np.array(mask, np.int8)}
                 ),
-                **system,
-                **agents.get(tl, {}),
+                **figures[tl],
                 "time_s": simulation.now,
                 "decides": self.decides[tl],
                 "overrides": overrides[tl],
-                "requested_states": dict(zip(self._signals[tl], intersection.requested, strict=False)),
+                "requested_states": dict(zip(self.contracts[tl].signal_ids, intersection.requested, strict=False)),
                 "permitted_states": {safety.signal: safety.shown for safety in intersection.safeties},
             }
         return infos
 
-    def _figures(self, simulation: TargetSimulation) -> tuple[Info, dict[str, Info]]:
-        """(sumo-rl's figures of all vehicles, by target TL its own), as the options ask for them."""
-        options, api = self._options, simulation.connection.api
-        system: Info = {"step": simulation.now} if options["add_system_info"] or options["add_per_agent_info"] else {}
-        agents: dict[str, Info] = {}
-        if options["add_system_info"]:
-            system |= system_info(api)
-        if options["add_per_agent_info"]:
-            agents = {tl: agent_info(readings) for tl, readings in self._readings.items()}
+    def _figures(self, simulation: TargetSimulation) -> dict[str, Info]:
+        """By target TL, sumo-rl's figures as the options ask for them; those of all TLs are appended to `figures`."""
+        options, now = self._options, {"step": simulation.now}
+        system = system_info(simulation.connection.api) if options["add_system_info"] else {}
+        agents = {tl: agent_info(own) for tl, own in self._readings.items()} if options["add_per_agent_info"] else {}
         total = totals(agents) if agents else {}
-        if self._csv is not None:
-            own = [info for each in agents.values() for info in each.items()]
-            self._csv.rows.append({"step": simulation.now, **system, **dict(own), **total})
-        return {**system, **total}, agents
+        own = {name: value for each in agents.values() for name, value in each.items()}
+        self.figures.append({**now, **system, **own, **total})
+        every = {**(now if system or agents else {}), **system, **total}
+        return {tl: {**every, **agents.get(tl, {})} for tl in self.contracts}
 
     def render(self) -> NDArray[np.uint8] | None:
         """The street around the target TLs: uint8 [height, width, 3]; None without a render mode. Raises
@@ -327,15 +314,21 @@ class Episodes:
     def close(self) -> None:
         """End the episode and the server; nothing is left behind. Safe to repeat."""
         try:
-            self._end_episode()
+            self.end_episode()
         finally:
             self._finalizer()
 
-    def _end_episode(self) -> None:
+    def end_episode(self) -> None:
+        """End SUMO, and write the CSV file of an episode that runs. Raises InputError."""
+        has_figures = self._simulation is not None and self.figures
         self._simulation = None
         self._running.close()
-        if self._csv is not None:
-            self._csv.write()
+        if has_figures and self._options["out_csv_name"] is not None:
+            self.save_csv(self._options["out_csv_name"], self._begun_episodes)
+
+    def save_csv(self, beginning: str | Path, episode: int) -> None:
+        """Write the figures of the newest episode. `beginning`: of the file's path. Raises InputError."""
+        write_csv(Path(f"{beginning}_conn{self._number}_ep{episode}.csv"), self.figures)
 
     @contextlib.contextmanager
     def _ends_if_it_fails(self) -> Iterator[None]:
@@ -343,5 +336,5 @@ class Episodes:
         try:
             yield
         except BaseException:
-            self._end_episode()
+            self.end_episode()
             raise

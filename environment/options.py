@@ -86,18 +86,17 @@ def completed(given: Options, is_single: bool, folder: Callable[[], Path]) -> Op
             "(docs/environment.md)"
         )
     options: Any = {**DEFAULTS, **with_our_names(given, is_single)}
+    _check_values(options)
     if "net_file" in options:
-        _check_values(options)
         options["city"] = city_of(options, folder())
     return options  # type: ignore[no-any-return]
 
 
 def select(options: Options, wrap: Callable[[Any], Any]) -> tuple[TargetTask, Versions]:
-    """Check the options; return the task, and the versions for an embedded server. Raises InputError.
+    """Check the TLs and models of the options; return the task, and the versions for an embedded server.
 
-    `wrap`: applied to reward functions.
+    Raises InputError. `wrap`: applied to reward functions.
     """
-    _check_values(options)
     city = options["city"]
     if is_file := not isinstance(city, City):
         if not Path(city).is_file():
@@ -112,28 +111,22 @@ def select(options: Options, wrap: Callable[[Any], Any]) -> tuple[TargetTask, Ve
     fit, notes = contract.require_controllable(city, targets, street, is_strict=options["target_tls"] is not None)
     for note in notes:
         warnings.warn(note, stacklevel=CALLER)
-    if is_file and city.safety.floors == "dialect" and city.network.sumocfg is not None:
-        _warn_of_options(city.network.sumocfg)
+    sumocfg = city.network.sumocfg
+    if is_file and city.safety.floors == "dialect" and sumocfg and (differing := differing_options(sumocfg)):
+        warnings.warn(
+            f"{sumocfg}: its simulation differs from sumo-rl's in {differing}; set these options in its <processing> "
+            "for the same vehicles",
+            stacklevel=CALLER,
+        )
     versions: Versions = {}
     number = options["infer_model_number"]
     if infers and options["server"] is None:
         path = options["infer_model_path"]
         models_dir = city.serving.models_dir if path is None else Path(path)
         versions = model_files.find(models_dir, dict.fromkeys(infers, number))
-    server = options["server"] or ""
     reward = reward_of(options["reward"], options["reward_weights"], fit, wrap)
-    task = TargetTask(city, tuple(fit), tuple(infers), server, number, reward, options["seconds"])
-    return task, versions
-
-
-def _warn_of_options(sumocfg: Path) -> None:
-    """Warn if a simulation is not sumo-rl's, though its floors are the dialect's."""
-    if differing := differing_options(sumocfg):
-        warnings.warn(
-            f"{sumocfg}: its simulation differs from sumo-rl's in {differing}; set these options in its <processing> "
-            "for the same vehicles",
-            stacklevel=CALLER + 1,
-        )
+    seconds = options["seconds"]
+    return TargetTask(city, tuple(fit), tuple(infers), options["server"] or "", number, reward, seconds), versions
 
 
 def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
@@ -177,7 +170,6 @@ def _check_values(options: Options) -> None:
         if not isinstance(value, str | NoneType) or value not in choices:
             raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
     seconds, number, seed = options["seconds"], options["infer_model_number"], options["sumo_seed"]
-    is_integer = isinstance(number, numbers.Integral | NoneType) and not isinstance(number, bool)
     for name, is_valid, meaning in (
         ("city", isinstance(options["city"], str | Path | City), "the path of a city.toml"),
         ("server", isinstance(options["server"], str | NoneType), "HOST:PORT"),
@@ -187,7 +179,11 @@ def _check_values(options: Options) -> None:
         ("observation_class", callable(options["observation_class"] or str), "a class"),
         ("sumo_seed", seed in (None, "random") or isinstance(seed, numbers.Integral), "an integer or 'random'"),
         ("seconds", isinstance(seconds, numbers.Real | NoneType) and not isinstance(seconds, bool), "a number"),
-        ("infer_model_number", is_integer, "an integer"),
+        (
+            "infer_model_number",
+            isinstance(number, numbers.Integral | NoneType) and not isinstance(number, bool),
+            "an integer",
+        ),
     ):
         if not is_valid:
             raise InputError(f"{name} = {values[name]!r} must be {meaning}")

@@ -53,6 +53,7 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
         (self.tl,) = self._episodes.contracts
         self.observation_space: gymnasium.Space[Observation] = self._episodes.observation_spaces[self.tl]  # type: ignore[assignment]
         self.action_space = self._episodes.action_spaces[self.tl]
+        self.save_csv = self._episodes.save_csv  # by sumo-rl's name
 
     def feature_names(self) -> list[str]:
         """A name for each value of the observation."""
@@ -63,14 +64,13 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
 
         Raises ResetNeeded; InputError if the TL's actions are numbers.
         """
-        mask = self._episodes.infos[self.tl].get("action_mask") if self._episodes.infos else None
-        if mask is not None:
-            return np.array(mask, bool)
-        if self._episodes.infos:
+        if not self._episodes.infos:
+            raise ResetNeeded("no episode runs; call reset() before action_masks()")
+        if "action_mask" not in self._episodes.infos[self.tl]:
             raise InputError(
                 f"{self.tl}: its actions are numbers, which have no mask; use PPO in the place of MaskablePPO"
             )
-        raise ResetNeeded("no episode runs; call reset() before action_masks()")
+        return np.array(self._episodes.infos[self.tl]["action_mask"], bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
         """Begin an episode: the first one of a seed, or the next one. `options` are not used.

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import InvalidAction
-from numpy.typing import NDArray
 
 from city.errors import first_line
 from protos import policy_pb2 as pb
@@ -77,5 +76,4 @@ def checked_action(tl: str, space: "spaces.Discrete[Any] | spaces.Box", action: 
         raise InvalidAction(f"action {given!r} of {tl} is not in its space {space}: {first_line(error)}") from None
     if not is_valid:
         raise InvalidAction(f"action {given!r} of {tl} is not in its space {space}; choose one of it")
-    values: NDArray[np.float64] = np.atleast_1d(np.asarray(action, np.float64))
-    return values
+    return np.atleast_1d(np.asarray(action, np.float64))

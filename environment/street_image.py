@@ -42,7 +42,6 @@ class StreetImage:
         """`contracts`: of the TLs, whose approaches are shown as far as their observations see."""
         signals = [signal for contract in contracts for signal in contract.signals]
         self._net = read_net(street.net_file)
-        self._street = street
         links = [link for signal in signals for link in street.signals[signal.id].links]
         exits = {out for link in links for _, out in link if not is_internal(out)}
         points = [

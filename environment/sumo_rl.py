@@ -64,10 +64,6 @@ ALIASES = {"reward_fn": "reward", "num_seconds": "seconds", "ts_ids": "target_tl
 """sumo-rl's name of an argument -> ours."""
 SUMO_DEFAULTS = {"time-to-teleport": "300", "max-depart-delay": "-1", "waiting-time-memory": "100"}
 """SUMO's own defaults of the options that sumo-rl sets."""
-_SUMO_OPTIONS = {
-    "max_depart_delay": "max-depart-delay", "waiting_time_memory": "waiting-time-memory",
-    "time_to_teleport": "time-to-teleport",
-}  # fmt: skip
 
 
 def with_our_names(given: Mapping[str, Any], is_single: bool) -> dict[str, Any]:
@@ -137,7 +133,7 @@ def city_of(options: dict[str, Any], folder: Path) -> City:
         for signal in sorted(network.read(net).signals)
     }  # fmt: skip
     sumocfg = folder / "sumo-rl.sumocfg"
-    sumo_options = {option: str(street[name]) for name, option in _SUMO_OPTIONS.items()}
+    sumo_options = {option: str(street[option.replace("-", "_")]) for option in SUMO_DEFAULTS}
     sumocfg.write_text(
         init.sumo_configuration(
             net, routes, folder, street["begin_time"], options["seconds"], sumo_options=sumo_options

@@ -6,7 +6,6 @@ from typing import Any
 from city.network import StreetNetwork
 from controller.sumo.connection import ApiConnection
 from protos import policy_pb2 as pb
-from signals.green_phases import GreenPhasesState
 from signals.intersection import Intersection
 from simulation.tl_readings import AccumulatedWaiting, TlReadings
 
@@ -51,14 +50,9 @@ class TrafficSignal(TlReadings):
         )
 
     @property
-    def _phase(self) -> GreenPhasesState:
-        state: GreenPhasesState = self._intersection.state.sequencer
-        return state
-
-    @property
     def green_phase(self) -> int:
         """Index of the green phase that is shown, or follows the yellow."""
-        return 0 if self._intersection is None else self._phase.green
+        return 0 if self._intersection is None else int(self._intersection.state.sequencer.green)
 
     @property
     def time_since_last_phase_change(self) -> float:
@@ -66,7 +60,9 @@ class TrafficSignal(TlReadings):
         if self._intersection is None:
             return 0.0
         timing = self._intersection.contract.timing
-        changed_s = self._phase.change_allowed_s - (timing.min_green_s + timing.yellow_s + timing.all_red_s)
+        changed_s = self._intersection.state.sequencer.change_allowed_s - (
+            timing.min_green_s + timing.yellow_s + timing.all_red_s
+        )
         return float(self.sumo.simulation.getTime() - changed_s)
 
     def get_lanes_density(self) -> list[float]:

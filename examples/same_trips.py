@@ -3,6 +3,7 @@ compared."""
 
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import greenserve
 
 SEED = 42
 """SUMO's random seed of the compared simulations."""
+UNTRAINED, TRAINED = 2, 3
+"""Model numbers; 1 is that of the city's own models."""
 Observations = dict[str, Any]
 
 
@@ -53,8 +56,9 @@ def check(
     out, in_controller = in_environment.parent, in_environment.with_name("controller.tripinfo.xml")
     program = [sys.executable, "-m", "greenserve"]
     export = [*program, "export", "--city", pipeline.CITY, "--tl", ",".join(targets), "--model-path", checkpoints]
-    export += ["--models-dir", models, "--overwrite", *export_flags]
-    pipeline.run("the export", export, out / "export_target.log", lambda line: print(line, end=""))
+    export += ["--models-dir", models, "--overwrite", *export_flags, "--model-number"]
+    pipeline.run("the export", [*export, UNTRAINED], out / "export_untrained.log")
+    pipeline.run("the export", [*export, TRAINED], out / "export_target.log", lambda line: print(line, end=""))
     with pipeline.serving(models, out / "serving.log") as server:
         command = [*program, "control", "--city", pipeline.CITY, "--server", server, "--seed", SEED, "--libsumo"]
         command += ["--infer-tl", ",".join([*targets, *neighbours]), "--end", seconds, "--tripinfo", in_controller]
@@ -66,9 +70,16 @@ def check(
 
 
 def compare_with_plans(targets: Sequence[str], models: Path, seconds: int, log: Path) -> str:
-    """A table of the policies against the signals' fixed plans and max-pressure, on demand that training never had."""
-    flags = ["--tl", ",".join(targets), "--arms", "served,fixed,max-pressure", "--models-dir", models]
+    """A table of the trained and the untrained policies, the fixed plans and max-pressure, with drivers that training
+    never had."""
+    arms = f"served:{TRAINED},served:{UNTRAINED},fixed,max-pressure"
+    flags = ["--tl", ",".join(targets), "--arms", arms, "--models-dir", models]
     return pipeline.evaluation([*flags, "--seconds", seconds, "--seeds", 3, "--first-seed", 101], log)
+
+
+def print_speed(steps: int, begin_s: float) -> None:
+    """Print the steps of a training that began at `begin_s` (time.perf_counter)."""
+    print(f"{steps} steps of the environment, {steps / (time.perf_counter() - begin_s):.0f} steps/s", flush=True)
 
 
 def trips(tripinfo: Path) -> list[str]:

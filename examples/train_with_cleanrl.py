@@ -1,18 +1,20 @@
 """Train TLs as CleanRL's multi-agent PPO does, one network for all of them; then export, serve and run it.
 
-    python train_with_cleanrl.py [--steps 60000] [--seconds 900]
+    python train_with_cleanrl.py [--steps 11776] [--seconds 900] [--targets SA101,SA102 --neighbours SA104]
 
 Needs PyTorch and SuperSuit, which the project does not install. The loop follows CleanRL's ppo_pettingzoo_ma_atari.py
 (Huang et al. 2022): SuperSuit makes a vectorised environment of the TLs, and one actor and critic act for all of them.
 An MLP replaces the convolutions, and an episode that reaches its time limit is not a termination: its last value is
-bootstrapped. At the end the example compares the controller's trips with those of the policy in the environment, and
-the policy with the fixed plans.
+bootstrapped. Served models control the --neighbours. At the end the example compares the controller's trips with those
+of the policy in the environment, and the policy with the untrained one, the fixed plans and max-pressure.
 """
 
 import argparse
+import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,29 +54,31 @@ def agent(inputs: int, greens: int) -> Any:
     return nn.ModuleDict({"actor": network(greens, 0.01), "critic": network(1, 1.0)})
 
 
-def vectorised(seconds: int) -> Any:
+def vectorised(targets: Sequence[str], neighbours: Sequence[str], models: Path, seconds: int) -> Any:
     """The TLs as one vectorised environment, as CleanRL makes it."""
     import supersuit
 
-    env = greenserve.parallel_env(pipeline.CITY, TARGETS, seconds=seconds)
+    path = models if neighbours else None
+    env = greenserve.parallel_env(pipeline.CITY, targets, neighbours, infer_model_path=path, seconds=seconds)
     envs = supersuit.pettingzoo_env_to_vec_env_v1(env)
     return supersuit.concat_vec_envs_v1(envs, 1, num_cpus=0, base_class="gymnasium")
 
 
-def train(checkpoint: Path, steps: int, seconds: int) -> None:
-    """Train on varied demand and save the state dict, once for each TL. `steps`: decisions of all TLs."""
+def train(envs: Any, targets: Sequence[str], checkpoints: Path, steps: int) -> None:
+    """Train on varied demand; save the untrained and the trained state dict, once for each TL. `steps`: of the
+    environment, in each of which every TL decides."""
     import torch
     from torch.distributions import Categorical
 
     torch.manual_seed(SEED)
     rng = np.random.default_rng(SEED)
-    envs = vectorised(seconds)
     inputs, greens = envs.observation_space.shape[-1], int(envs.action_space.n)
     networks = agent(inputs, greens)
+    save(networks, targets, checkpoints, same_trips.UNTRAINED)
     optimizer = torch.optim.Adam(networks.parameters(), lr=LEARNING_RATE, eps=1e-5)
     observation = torch.as_tensor(np.array(envs.reset(seed=SEED)[0]))
-    updates, tls = max(1, steps // (STEPS_AN_UPDATE * len(TARGETS))), len(TARGETS)
-    begin = time.perf_counter()
+    updates, tls = math.ceil(steps / STEPS_AN_UPDATE), len(targets)
+    begin_s = time.perf_counter()
     for update in range(updates):
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - update / updates)
         x = torch.zeros(STEPS_AN_UPDATE, tls, inputs)
@@ -106,12 +110,19 @@ def train(checkpoint: Path, steps: int, seconds: int) -> None:
         for _ in range(EPOCHS):
             for rows in np.array_split(rng.permutation(len(returns)), MINIBATCHES):
                 _step(networks, optimizer, *(column[rows] for column in flat))
-        rate = (update + 1) * STEPS_AN_UPDATE * tls / (time.perf_counter() - begin)
-        print(f"update {update + 1} of {updates}: mean reward {rewards.mean():.3f}, {rate:.0f} decisions/s", flush=True)
+        print(f"update {update + 1} of {updates}: mean reward {rewards.mean():.3f}", flush=True)
+    same_trips.print_speed(updates * STEPS_AN_UPDATE, begin_s)
     envs.close()
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    for tl in TARGETS:
-        torch.save(networks.state_dict(), checkpoint / f"ppo_{tl}_trial_2.cleanrl_model")
+    save(networks, targets, checkpoints, same_trips.TRAINED)
+
+
+def save(networks: Any, targets: Sequence[str], checkpoints: Path, number: int) -> None:
+    """Save the state dict, once for each TL."""
+    import torch
+
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    for tl in targets:
+        torch.save(networks.state_dict(), checkpoints / f"ppo_{tl}_trial_{number}.cleanrl_model")
 
 
 def _step(networks: Any, optimizer: Any, x: Any, actions: Any, log_p: Any, advantages: Any, returns: Any) -> None:
@@ -131,11 +142,14 @@ def _step(networks: Any, optimizer: Any, x: Any, actions: Any, log_p: Any, advan
     optimizer.step()
 
 
-def evaluate(checkpoint: Path, models: Path, seconds: int, tripinfo: Path) -> None:
+def evaluate(
+    targets: Sequence[str], neighbours: Sequence[str], checkpoints: Path, models: Path, seconds: int, tripinfo: Path
+) -> None:
     """Run the saved policy in the environment, on the city's own demand."""
     import torch
 
-    state = torch.load(checkpoint / f"ppo_{TARGETS[0]}_trial_2.cleanrl_model", weights_only=True)
+    path = checkpoints / f"ppo_{targets[0]}_trial_{same_trips.TRAINED}.cleanrl_model"
+    state = torch.load(path, weights_only=True)
     networks = agent(state["actor.0.weight"].shape[1], state["actor.4.weight"].shape[0])
     networks.load_state_dict(state)
 
@@ -143,13 +157,17 @@ def evaluate(checkpoint: Path, models: Path, seconds: int, tripinfo: Path) -> No
         with torch.no_grad():
             return {tl: int(networks["actor"](torch.as_tensor(x)).argmax()) for tl, x in observations.items()}
 
-    same_trips.simulate(TARGETS, (), models, seconds, tripinfo, choose)
+    same_trips.simulate(targets, neighbours, models, seconds, tripinfo, choose)
 
 
 def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60_000, help="decisions of the training (default: 60000)")
+    parser.add_argument(
+        "--steps", type=int, default=46 * STEPS_AN_UPDATE, help="of the environment (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=int, default=900, help="simulated time of an episode (default: 900)")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="TLs that learn (default: %(default)s)")
+    parser.add_argument("--neighbours", default="", help="TLs that served models control (default: none)")
     parser.add_argument("--out", type=Path, default=Path("out/cleanrl"), help="(default: out/cleanrl)")
     args = parser.parse_args()
     try:
@@ -160,13 +178,16 @@ def main() -> int:
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     models, checkpoints, in_environment = out / "models", out / "checkpoints", out / "environment.tripinfo.xml"
-    print(f"training with PyTorch {torch.__version__}, {args.steps} decisions of {len(TARGETS)} TLs", flush=True)
-    train(checkpoints, args.steps, args.seconds)
-    evaluate(checkpoints, models, args.seconds, in_environment)
+    targets, neighbours = args.targets.split(","), args.neighbours.split(",") if args.neighbours else []
+    if neighbours:
+        print(pipeline.export(models, out / "export.log"), flush=True)
+    print(f"training with PyTorch {torch.__version__}, {args.steps} decisions of {len(targets)} TLs each", flush=True)
+    train(vectorised(targets, neighbours, models, args.seconds), targets, checkpoints, args.steps)
+    evaluate(targets, neighbours, checkpoints, models, args.seconds, in_environment)
     flags = ["--hidden-activation", "tanh"]  # a state dict does not contain it
-    count = same_trips.check(TARGETS, (), checkpoints, models, args.seconds, in_environment, flags)
+    count = same_trips.check(targets, neighbours, checkpoints, models, args.seconds, in_environment, flags)
     print(f"the controller's {count} trips are those of the environment")
-    print(same_trips.compare_with_plans(TARGETS, models, args.seconds, out / "evaluation.log"))
+    print(same_trips.compare_with_plans(targets, models, args.seconds, out / "evaluation.log"))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Train TLs with RLlib's multi-agent PPO, a network for each; then export, serve and run them.
 
-    python train_with_rllib.py [--iterations 20] [--seconds 900]
+    python train_with_rllib.py [--steps 14400] [--seconds 900]
 
 Needs PyTorch and ray[rllib], which the project does not install. SA101 and SA102 of the sample city learn while a
 served model controls their neighbour SA104. At the end the example compares the controller's trips with those of the
@@ -8,8 +8,10 @@ policies in the environment, and the policies with the fixed plans.
 """
 
 import argparse
+import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from city.errors import InputError
 
 TARGETS, NEIGHBOURS = ("SA101", "SA102"), ("SA104",)
 SEED = 1
+STEPS_AN_ITERATION = 720
 
 
 def algorithm(models: Path, seconds: int) -> Any:
@@ -45,21 +48,23 @@ def algorithm(models: Path, seconds: int) -> Any:
         .multi_agent(policies=set(TARGETS), policy_mapping_fn=lambda tl, episode, **_: tl)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
         .training(
-            train_batch_size_per_learner=720, minibatch_size=128, num_epochs=8, lr=1e-3, gamma=0.97, lambda_=0.95,
-            entropy_coeff=0.01, vf_clip_param=100.0, grad_clip=0.5,
+            train_batch_size_per_learner=STEPS_AN_ITERATION, minibatch_size=128, num_epochs=8, lr=1e-3, gamma=0.97,
+            lambda_=0.95, entropy_coeff=0.01, vf_clip_param=100.0, grad_clip=0.5,
         )
         .debugging(seed=SEED, log_level="ERROR")
     )  # fmt: skip
     return config.build_algo()
 
 
-def train(checkpoint: Path, models: Path, iterations: int, seconds: int) -> None:
-    """Train on varied demand and save RLlib's checkpoint."""
+def train(checkpoints: Path, models: Path, steps: int, seconds: int) -> None:
+    """Train on varied demand; save RLlib's checkpoints, the untrained and the trained one."""
     import ray
 
     # a cluster of its own, whatever else runs on this machine
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    algo = algorithm(models, seconds)
+    algo, iterations = algorithm(models, seconds), math.ceil(steps / STEPS_AN_ITERATION)
+    algo.save_to_path(str(checkpoints / f"trial_{same_trips.UNTRAINED}"))
+    begin_s = time.perf_counter()
     for iteration in range(iterations):
         result = algo.train()
         returned = result["env_runners"].get("episode_return_mean")
@@ -68,7 +73,8 @@ def train(checkpoint: Path, models: Path, iterations: int, seconds: int) -> None
             f"iteration {iteration + 1} of {iterations}: {result['num_env_steps_sampled_lifetime']:.0f} steps{mean}",
             flush=True,
         )
-    algo.save_to_path(str(checkpoint))
+    same_trips.print_speed(int(result["num_env_steps_sampled_lifetime"]), begin_s)
+    algo.save_to_path(str(checkpoints / f"trial_{same_trips.TRAINED}"))
     algo.stop()
     ray.shutdown()
 
@@ -95,7 +101,7 @@ def evaluate(checkpoint: Path, models: Path, seconds: int, tripinfo: Path) -> No
 
 def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=20, help="updates of the training (default: 20)")
+    parser.add_argument("--steps", type=int, default=14_400, help="steps of the environment (default: 14400)")
     parser.add_argument("--seconds", type=int, default=900, help="simulated time of an episode (default: 900)")
     parser.add_argument("--out", type=Path, default=Path("out/rllib"), help="(default: out/rllib)")
     args = parser.parse_args()
@@ -106,16 +112,12 @@ def main() -> int:
         raise InputError(f"PyTorch or RLlib is not installed ({error}); pip install torch 'ray[rllib]'") from None
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    models, checkpoint, in_environment = (
-        out / "models",
-        out / "checkpoints" / "trial_2",
-        out / "environment.tripinfo.xml",
-    )
+    models, checkpoints, in_environment = out / "models", out / "checkpoints", out / "environment.tripinfo.xml"
     print(pipeline.export(models, out / "export.log"), flush=True)
-    print(f"training with RLlib {ray.__version__}, {args.iterations} iterations", flush=True)
-    train(checkpoint, models, args.iterations, args.seconds)
-    evaluate(checkpoint, models, args.seconds, in_environment)
-    count = same_trips.check(TARGETS, NEIGHBOURS, checkpoint.parent, models, args.seconds, in_environment)
+    print(f"training with RLlib {ray.__version__}, {args.steps} steps", flush=True)
+    train(checkpoints, models, args.steps, args.seconds)
+    evaluate(checkpoints / f"trial_{same_trips.TRAINED}", models, args.seconds, in_environment)
+    count = same_trips.check(TARGETS, NEIGHBOURS, checkpoints, models, args.seconds, in_environment)
     print(f"the controller's {count} trips are those of the environment")
     print(same_trips.compare_with_plans(TARGETS, models, args.seconds, out / "evaluation.log"))
     return 0

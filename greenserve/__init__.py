@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from city.errors import InputError
-    from environment import env, parallel_env
+    from environment import SumoEnvironment, env, parallel_env
     from serving.client import Client
 
-__all__ = ["Client", "InputError", "env", "parallel_env"]
+__all__ = ["Client", "InputError", "SumoEnvironment", "env", "parallel_env"]
 
 _PACKAGES = ("city", "protos", "signals", "serving", "controller", "export", "simulation", "environment")
 _MODULES = {
     "Client": ("serving.client", "controller", ("protos", "serving")),
     "InputError": ("city.errors", "controller", ("city",)),
+    "SumoEnvironment": ("environment", "environment", _PACKAGES),
     "env": ("environment", "environment", _PACKAGES),
     "parallel_env": ("environment", "environment", _PACKAGES),
 }

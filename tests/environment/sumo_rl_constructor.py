@@ -63,6 +63,7 @@ CASES = {
     },
     "parallel": GRID,
     "by signal": {**GRID, "num_seconds": 150, "reward_fn": {"0": "queue", "1": brake, "*": "average-speed"}},
+    "dictionaries": {**GRID, "num_seconds": 100, "single_agent": False},
     "without figures": {**GRID, "num_seconds": 50, "add_system_info": False, "add_per_agent_info": False},
 }
 
@@ -82,14 +83,23 @@ def main(package, case, folder):
         steps.append(json.loads(json.dumps(values, default=lambda value: value.tolist())))
 
     if is_single:
-        make = module.SumoEnvironment if package == "sumo_rl" else module.env
-        env = make(**arguments)
+        env = module.SumoEnvironment(**arguments)
         for seed in (None, None, 11):
             note(*env.reset(seed=seed))
             is_over = False
             while not is_over:
                 observation, reward, terminated, is_over, info = env.step(rng.integers(env.action_space.n))
                 note(observation, reward, terminated, is_over, info)
+    elif is_single is False:
+        env = module.SumoEnvironment(**arguments)
+        for _ in range(2):
+            note(env.ts_ids, env.reset())
+            dones = {"__all__": False}
+            while not dones["__all__"]:
+                actions = {ts: rng.integers(env.action_spaces(ts).n) for ts in env.ts_ids}
+                *observed, dones, info = env.step(action=actions)
+                note(*observed, dones, info)
+        env.save_csv(f"{folder}/{package}/saved", 9)
     else:
         env = module.parallel_env(**arguments)
         note(env.possible_agents)

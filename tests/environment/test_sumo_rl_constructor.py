@@ -8,9 +8,12 @@ import os
 import subprocess
 import sys
 import warnings
+from unittest.mock import ANY
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from pettingzoo.test import api_test, parallel_api_test
 from pettingzoo.utils.conversions import parallel_to_aec
@@ -20,6 +23,7 @@ from city.errors import InputError
 from tests.conftest import ROOT
 from tests.environment.sumo_rl_constructor import CASES, nets
 
+SINGLE = ("single-intersection.net.xml", "single-intersection-vhvh.rou.xml")
 SUMO_RL = importlib.util.find_spec("sumo_rl")
 pytestmark = pytest.mark.skipif(SUMO_RL is None, reason="sumo-rl is not installed (pip install sumo-rl)")
 
@@ -120,8 +124,39 @@ def test_several_signals_need_the_environment_of_several():
         greenserve.env(**files)
     with pytest.raises(InputError, match=r"single_agent = False is the environment of greenserve.parallel_env"):
         greenserve.env(**files, single_agent=False)
-    with contextlib.closing(greenserve.env(**files, single_agent=True)) as env:
-        assert env.tl == "0"
+    for make in (greenserve.env, greenserve.SumoEnvironment):
+        with contextlib.closing(make(**files, single_agent=True)) as env:
+            assert env.tl == "0"
+
+
+@pytest.fixture
+def of_dictionaries():
+    with contextlib.closing(greenserve.SumoEnvironment(*nets(SINGLE), num_seconds=100)) as env:
+        yield env
+
+
+def test_observation_is_encoded_as_a_key_of_sumo_rls_tables(of_dictionaries):
+    assert of_dictionaries.action_space.n == 4 and of_dictionaries.observation_space.shape == (21,)
+    state = np.array([0, 1, 0, 0, 1, 0.05, 0.1, 0.999, 1.0] + 12 * [0.35], np.float32)
+    assert of_dictionaries.encode(state, "t") == (1, 1.0, 0, 1, 9, 9, *(12 * [3]))
+    hash(of_dictionaries.encode(of_dictionaries.reset()["t"], "t"))
+
+
+def test_closed_environment_of_dictionaries_can_be_reset(of_dictionaries):
+    for seed in (1, 2):
+        of_dictionaries.reset(seed=seed)
+        assert of_dictionaries.step({"t": 1})[2:] == ({"t": False, "__all__": False}, ANY)
+        of_dictionaries.close()
+        with pytest.raises(ResetNeeded):
+            of_dictionaries.step({"t": 1})
+
+
+def test_observations_of_dictionaries_are_kept_when_the_next_ones_come(of_dictionaries):
+    kept = of_dictionaries.reset(seed=1)["t"]
+    before = kept.copy()
+    for _ in range(5):
+        later = of_dictionaries.step({"t": 2})[0]["t"]
+    assert np.array_equal(kept, before) and not np.array_equal(later, before)
 
 
 def test_environment_leaves_no_files(tmp_path, monkeypatch):

@@ -8,16 +8,7 @@ from benchmarks import pytorch_venv
 @pytest.fixture(scope="session")
 def pytorch(tmp_path_factory):
     """The Python of a virtual environment; tests of it are skipped, with the reason, if it cannot be made."""
-    packages = [
-        pytorch_venv.TORCH,
-        pytorch_venv.SB3,
-        pytorch_venv.SB3_CONTRIB,
-        pytorch_venv.SUPERSUIT,
-        "torchrl",
-        *pytorch_venv.RLLIB,
-        "pytest",
-        "pytest-timeout",
-    ]
+    packages = [*pytorch_venv.LIBRARIES, "torchrl", "pytest", "pytest-timeout"]
     try:
         return pytorch_venv.create(tmp_path_factory.mktemp("pytorch"), packages)
     except pytorch_venv.CannotInstall as error:

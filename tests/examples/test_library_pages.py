@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,16 @@ SMALLER = {
 """Sizes of the pages -> those of the test."""
 
 
-def train_and_export(python, page, models, folder):
+@pytest.fixture
+def ray_folder():
+    """Ray's folder after a cluster that was killed; sockets in it need a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        (Path(name) / "ray").mkdir()
+        (Path(name) / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+        yield name
+
+
+def train_and_export(python, page, models, folder, ray_folder):
     """Run a page's blocks in the sample city, then its export command; return the export's output."""
     for path in GRID.iterdir():
         if path.is_file():
@@ -30,7 +41,9 @@ def train_and_export(python, page, models, folder):
     for size, smaller in SMALLER.items():
         script = script.replace(size, smaller)
     (folder / "train.py").write_text(script)
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {
+        **os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": ray_folder
+    }  # fmt: skip
 
     def run(*command):
         done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
@@ -45,7 +58,7 @@ def train_and_export(python, page, models, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_trains_and_exports(page, pytorch, grid_models, tmp_path):
-    output = train_and_export(pytorch, page, grid_models, tmp_path)
+def test_page_trains_and_exports(page, pytorch, grid_models, tmp_path, ray_folder):
+    output = train_and_export(pytorch, page, grid_models, tmp_path, ray_folder)
     assert re.search(r"(\d) of \1 TLs exported|SA101: .*trial_[23]", output), output
     assert len(page.read_text().splitlines()) <= 60, "a screen"

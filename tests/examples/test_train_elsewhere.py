@@ -11,17 +11,25 @@ import pytest
 from tests.conftest import ROOT
 
 TRAINERS = {
-    "train_in_the_environment.py": (["--steps", "600"], "stable-baselines3"),
-    "train_with_cleanrl.py": (["--steps", "7680"], "PyTorch or SuperSuit"),
-    "train_with_rllib.py": (["--iterations", "2"], "PyTorch or RLlib"),
+    "stable-baselines3": ("train_in_the_environment.py", [], "stable-baselines3"),
+    "sb3-contrib": ("train_in_the_environment.py", ["--masks"], "sb3-contrib"),
+    "CleanRL": ("train_with_cleanrl.py", [], "PyTorch or SuperSuit"),
+    "CleanRL beside served TLs": (
+        "train_with_cleanrl.py",
+        ["--targets", "SA101,SA102", "--neighbours", "SA104"],
+        "PyTorch or SuperSuit",
+    ),
+    "RLlib": ("train_with_rllib.py", [], "PyTorch or RLlib"),
 }
+"""(example, flags, the missing package in its error)"""
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", TRAINERS)
-def test_trained_policy_has_the_same_trips_under_the_controller(example, pytorch, tmp_path):
-    command = [pytorch, ROOT / "examples" / example, *TRAINERS[example][0], "--seconds", "600", "--out", tmp_path]
+@pytest.mark.parametrize("library", TRAINERS)
+def test_trained_policy_has_the_same_trips_under_the_controller(library, pytorch, tmp_path):
+    example, flags, _ = TRAINERS[library]
+    command = [pytorch, ROOT / "examples" / example, *flags, "--steps", "1440", "--seconds", "600", "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     (trips,) = re.findall(r"the controller's (\d+) trips are those of the environment", done.stdout)
@@ -49,11 +57,12 @@ def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
-@pytest.mark.parametrize("example", TRAINERS)
-def test_example_without_its_libraries_says_what_to_install(example, tmp_path):
-    command = [sys.executable, ROOT / "examples" / example, "--out", tmp_path]
+@pytest.mark.parametrize("library", TRAINERS)
+def test_example_without_its_libraries_says_what_to_install(library, tmp_path):
+    example, flags, missing = TRAINERS[library]
+    command = [sys.executable, ROOT / "examples" / example, *flags, "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {TRAINERS[example][1]} is not installed")
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {missing} is not installed")
     assert "pip install torch" in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
