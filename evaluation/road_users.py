@@ -74,6 +74,19 @@ def read(tripinfo: Path, vehicle_class: Mapping[str, str]) -> dict[str, RoadUser
     }
 
 
+def walkers_lost_s(tripinfo: Path) -> list[float]:
+    """The time that each person who walks has lost; of a walk that has not ended, for which SUMO writes no time loss,
+    the time for which the person has stood."""
+    lost_s = []
+    for depth, element in sumo_files.elements(tripinfo):
+        if depth != 1:
+            continue
+        if walks := [walk.attrib for walk in element.findall("walk")]:
+            lost_s.append(sum(float(a["timeLoss" if float(a["arrival"]) >= 0 else "waitingTime"]) for a in walks))
+        element.clear()
+    return lost_s
+
+
 def occurring(simulations: Iterable[Mapping[str, RoadUsers]]) -> list[str]:
     """The classes that occur in some simulation."""
     found = set().union(*simulations)

@@ -139,15 +139,15 @@ def _write(path: Path, arms: Sequence[Arm], results: Results, cities: Mapping[st
     """
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["street", "demand", "arm", "delay_s", "duration_s", "finished", "total", *SETTINGS])
+    writer.writerow(["street", "demand", "arm", "delay_s", "duration_s", "finished", "total", "walkers", *SETTINGS])
     for street, by_arm in results.items():
         safety, tl = cities[street].safety, next(iter(cities[street].tls.values()))
         settings = [tl.delta_time_s, tl.min_green_s, safety.all_red_s, safety.max_red_s]
         for arm in arms:
             for demand, r in enumerate(by_arm[arm.name], 1):
-                cells: list[object] = [""] * 4
+                cells: list[object] = [""] * 5
                 if r is not None:
-                    cells = [round(r.delay_s, 3), round(r.duration_s, 3), r.finished, r.total]
+                    cells = [round(r.delay_s, 3), round(r.duration_s, 3), r.finished, r.total, r.walkers]
                 writer.writerow([street, demand, arm.name, *cells, *settings])
     whole_files.write(path, table.getvalue())
 
@@ -220,7 +220,7 @@ class Comparison:
 
 
 def compare(results: Results, candidate: str, arm: str) -> Comparison:
-    """Compare a candidate with an arm, over all vehicles of a street's demands; other arms have no influence."""
+    """Compare a candidate with an arm, over all road users of a street's demands; other arms have no influence."""
     pairs = {street: (combined(by_arm[candidate]), combined(by_arm[arm])) for street, by_arm in results.items()}
     used = {street: pair for street, pair in pairs.items() if any(r is not None and r.total for r in pair)}
     ended, arm_ended = (tuple(street for street, pair in used.items() if pair[k] is None) for k in (0, 1))

@@ -1,7 +1,8 @@
 """The gate of trained networks: greedy on validation streets, beside baselines as the reference.
 
 Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay
-does not show it. The gate's streets are no training's.
+does not show it. The gate's streets are no training's. Delays are means over vehicles and persons who walk, each as
+one, as in the reward of the training.
 
 On synthetic streets, max-pressure is the reference. Each of the oddities that real networks have is on a part of them,
 and demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is dropped for
@@ -251,7 +252,7 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total"]
-    writer.writerow([*head, "gridlock", "ratio"])
+    writer.writerow([*head, "walkers", "gridlock", "ratio"])
     for gate_street in gate_streets:
         by_name = results.get(gate_street.name, {})
         reference = by_name.get(REFERENCE)
@@ -259,9 +260,10 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
             cells: list[object] = []
             if result is not None:
                 cells += [f"{result.delay_s:.3f}", f"{result.duration_s:.3f}", result.finished, result.total]
+                cells.append(result.walkers)
                 if reference is not None:
                     cells += [int(moves_too_few(result, reference)), f"{ratio(result, reference):.3f}"]
-            cells += [""] * (6 - len(cells))
+            cells += [""] * (7 - len(cells))
             oddity = "; ".join(gate_street.oddities)
             rate = gate_street.vehicles_per_lane_h
             writer.writerow([gate_street.name, "" if rate is None else f"{rate:.1f}", oddity, name, *cells])

@@ -1,4 +1,4 @@
-"""Arms on streets with random demand, and what becomes of the vehicles: jobs for executors."""
+"""Arms on streets with random demand, and what becomes of vehicles and walkers: jobs for executors."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ from city import network
 from city.config import City
 from city.network import StreetNetwork
 from controller.policies.no_policies import NoPolicies
-from evaluation import actuated
+from evaluation import actuated, road_users
 from evaluation.arms import ACTUATED, FIXED, POLICY, Arm
 from export.checkpoints import phase_networks
 from pretraining.junction_policies import JunctionPolicies
@@ -39,11 +39,15 @@ class StreetResult:
     """An arm on a street."""
 
     delay_s: float
-    """Mean over all vehicles, also those that have not arrived or departed."""
+    """Mean over all vehicles, also those that have not arrived or departed, and all persons who walk, each as one."""
     finished: int
+    """Vehicles that have arrived."""
     total: int
+    """Vehicles."""
     duration_s: float
     """Mean time in the network, over all vehicles."""
+    walkers: int = 0
+    """Persons who walk."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,9 @@ def run_job(job: StreetJob) -> StreetResult | str:
                 ControlledSimulation(connection, city, street, control).advance(job.seconds)
         except SimulationFailed as error:
             return str(error)
-        trips = read_trips(tripinfo)
-        return StreetResult(trips.delay_s, trips.finished, trips.total, trips.duration_s)
+        trips, walkers_s = read_trips(tripinfo), road_users.walkers_lost_s(tripinfo)
+        lost_s, users = trips.delay_s * trips.total + sum(walkers_s), trips.total + len(walkers_s)
+        return StreetResult(lost_s / max(1, users), trips.finished, trips.total, trips.duration_s, len(walkers_s))
 
 
 @functools.lru_cache(MAX_KEPT_STREETS)
@@ -133,16 +138,14 @@ def name_of(street: Path, demand: int) -> str:
 
 
 def combined(results: Sequence[StreetResult | None]) -> StreetResult | None:
-    """The result over all vehicles of several demands of a street; None if SUMO has ended one of them early."""
+    """The result over all road users of several demands of a street; None if SUMO has ended one of them early."""
     known = [result for result in results if result is not None]
     if len(known) < len(results):
         return None
-    total = sum(result.total for result in known)
-    delay_s, duration_s = (
-        sum(getattr(result, name) * result.total for result in known) / max(1, total)
-        for name in ("delay_s", "duration_s")
-    )
-    return StreetResult(delay_s, sum(result.finished for result in known), total, duration_s)
+    total, walkers = (sum(getattr(result, name) for result in known) for name in ("total", "walkers"))
+    delay_s = sum(result.delay_s * (result.total + result.walkers) for result in known) / max(1, total + walkers)
+    duration_s = sum(result.duration_s * result.total for result in known) / max(1, total)
+    return StreetResult(delay_s, sum(result.finished for result in known), total, duration_s, walkers)
 
 
 def moves_too_few(candidate: StreetResult, reference: StreetResult) -> bool:

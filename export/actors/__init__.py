@@ -54,6 +54,11 @@ class Actor:
         return next(step.inputs for step in self.steps if step.inputs is not None)
 
     @property
+    def graph_inputs(self) -> int | None:
+        """Number of inputs in a TL's own graph; None if TLs with other numbers have the same graph."""
+        return next(step.graph_inputs for step in self.steps if step.inputs is not None)
+
+    @property
     def outputs(self) -> int:
         units = check_sizes(self.steps)
         assert units is not None, "an actor has a dense layer"
@@ -87,12 +92,12 @@ class Actor:
             x = step.evaluate(x, branches)
         return softmax(x) if categorical and self.scores != Q_VALUES else x
 
-    def build(self, x: Any, weight: Callable[[str, tuple[int, ...]], Any]) -> Any:
+    def build(self, x: Any, weight: Callable[[str, tuple[int | None, ...]], Any]) -> Any:
         """The output of the last step as TensorFlow operations. `weight`: the tensor of a weight by its name and
         shape."""
         branches: list[Any] = []
         for k, step in enumerate(self.steps):
-            parts = {part: weight(weight_name(k, part), values.shape) for part, values in step.weights.items()}
+            parts = {part: weight(weight_name(k, part), step.graph_shape(part)) for part in step.weights}
             x = step.build(x, parts.get, branches)
         return x
 

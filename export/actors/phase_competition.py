@@ -178,6 +178,11 @@ class Padded(Junction):
                 padded[name][k][tuple(slice(size) for size in values.shape)] = values
         return cls(**padded)
 
+    @classmethod
+    def repeated(cls, junction: Junction, count: int) -> "Padded":
+        """Views of one junction `count` times."""
+        return cls(**{k: np.broadcast_to(array, (count, *array.shape)) for k, array in _with_masks(junction).items()})
+
     def take(self, rows: NDArray[np.intp]) -> "Padded":
         return Padded(**{name: array[rows] for name, array in vars(self).items()})
 
@@ -268,6 +273,15 @@ class PhaseCompetition(Step):
         # a fleet holds the weights of a policy once: TLs with other weights are another group
         return self.key, hashlib.sha256(b"".join(self.network[name].tobytes() for name in SHAPES)).hexdigest()
 
+    def graph_shape(self, part: str) -> tuple[int | None, ...]:
+        if part in SHAPES:
+            return super().graph_shape(part)
+        return {"lanes": (None, 2), "interval": (1,)}.get(part, (None,) * JUNCTION_RANKS[part])
+
+    @property
+    def graph_inputs(self) -> None:
+        return None
+
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
         # padding costs products of small matrices, and another group some 100 operations: relative to a dense layer's
@@ -283,7 +297,7 @@ class PhaseCompetition(Step):
         return padded_columns(*self.junction.sizes[:2], greens, lanes)
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        return logits(self.network, Padded.of([self.junction] * len(x)), x)
+        return logits(self.network, Padded.repeated(self.junction, len(x)), x)
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         from export.actors import phase_competition_graph
@@ -418,18 +432,18 @@ def log_softmax(y: Array) -> Array:
 
 def greens_allowed(junction: Padded, observed: Observed, service: Service) -> NDArray[np.bool_]:
     """Tell whether a green of the junction may be chosen [n, P]; not one of the padding."""
-    features, is_current = observed.features, observed.current > 0
+    features, is_current = np.moveaxis(observed.features, -1, 0), observed.current > 0
     shares = service.protected + service.permissive
     serves = shares > 0
-    is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
+    is_full = (features[EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[EXIT_OCCUPANCY] > FULL_OCCUPANCY)
     served_now = np.any(is_current[:, :, None] & serves, 1)
-    waits = (features[..., HALTING] > 0) & serves.any(1) & (~served_now | service.stands) & ~is_full
+    waits = (features[HALTING] > 0) & serves.any(1) & (~served_now | service.stands) & ~is_full
     waiting_s = (service.red_s * waits[..., None]).max(1)
     longest, rows = waiting_s.argmax(1), np.arange(len(waiting_s))
     serves_longest = (junction.protected + junction.permissive)[rows, :, longest] > 0
     is_late = waiting_s[rows, longest] >= MAX_RED_S
     allowed = (serves_longest | ~is_late[:, None]) & (junction.green_mask > 0)
     can_move = serves & ~is_full[:, None] & ~(is_current[:, :, None] & service.stands[:, None])
-    is_near, arrives = features[:, None, :, NEAR] > 0, features[:, None, :, SOON] > 0
+    is_near, arrives = features[NEAR][:, None] > 0, features[SOON][:, None] > 0
     moves, has_demand = np.any(can_move & is_near, 2), np.any(can_move & (is_near | arrives), 2)
     return np.asarray(allowed & (has_demand | ~(allowed & moves).any(1, keepdims=True)))

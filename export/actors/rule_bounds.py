@@ -40,7 +40,8 @@ def observations_at_bounds(greens: int, lanes: int, rows: int, rng: np.random.Ge
     times_s = (1.0, 30.0, _below(MAX_RED_S), MAX_RED_S, 200.0, LONGEST_RED_S)
     # in some observations all greens were left at once, so that a lane of many greens is late
     since_s = np.where(rng.random((rows, 1)) < 0.3, draw(times_s, 1), draw(times_s, greens)) * (1 - current)
-    features = rng.gamma(0.5, 6.0, (rows, lanes, len(FEATURES))).astype(np.float32)
+    # the gamma distribution of shape 0.5 and scale 6
+    features = 3 * np.square(rng.standard_normal((rows, lanes, len(FEATURES)), np.float32))
     features[..., HALTING], features[..., NEAR], features[..., SOON] = (some((0.5, 1.0, 4.0)) for _ in range(3))
     # the first vehicle has stood for STOOD_S since some green was left, or for less, or never, or since all of them
     first_s = np.take_along_axis(since_s, rng.integers(greens, size=(rows, lanes)), 1) + np.float32(STOOD_S)

@@ -84,7 +84,17 @@ class Step(ABC):
     def outline(self) -> Hashable:
         """Determines the TensorFlow operations; actors have the same graph if the outlines of their steps are equal."""
         values = tuple(getattr(self, name) for name in self.parameters if name != "name")
-        return self.operation, values, tuple(weight.shape for weight in self.weights.values())
+        return self.operation, values, tuple(map(self.graph_shape, self.weights))
+
+    def graph_shape(self, part: str) -> tuple[int | None, ...]:
+        """The shape of a part's variable in a TL's own graph; None for a size that the graph does not depend on."""
+        shape: tuple[int, ...] = self.weights[part].shape
+        return shape
+
+    @property
+    def graph_inputs(self) -> int | None:
+        """Number of inputs in a TL's own graph; None if the graph does not depend on it."""
+        return self.inputs
 
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:

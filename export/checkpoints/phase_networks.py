@@ -4,6 +4,7 @@ The file is a NumPy archive with the suffix .policy: the actor's weights by name
 starts from them, and `description`, a JSON text: the lane features that the weights are for, and how they were trained.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -116,9 +117,8 @@ class PhaseNetworks(Source):
                 f"is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for {request.tl}; write "
                 f'dialect = "{DIALECT.name}" in [tl.{request.tl}] (greenserve city init --dialect {DIALECT.name})'
             )
-        actor, _ = load(path)
-        checkpoint = open_checkpoint(path)
-        unread = unread_variables(checkpoint, [*SHAPES, DESCRIPTION])
+        stat = path.stat()
+        actor, unread = _read(path, stat.st_mtime_ns, stat.st_size)
         step = PhaseCompetition(actor, Junction.of_contract(contract))
         return StoredActor(Actor("phase-competition", (step,), unread), "", action_kind=CATEGORICAL)
 
@@ -130,6 +130,12 @@ class PhaseNetworks(Source):
         lines = [f"a network for any TL of the dialect {DIALECT.name}"]
         lines += [_training_text(training)] if isinstance(training, dict) else []
         return uses, [*lines, *_gate_lines(description.get("gate"))]
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: Path, _mtime_ns: int, _size: int) -> tuple[dict[str, NDArray[np.float32]], tuple[str, ...]]:
+    """(actor, names of the variables that are not read) of a file: 1,000 TLs may share it. Raises InputError."""
+    return load(path)[0], unread_variables(open_checkpoint(path), [*SHAPES, DESCRIPTION])
 
 
 def _training_text(training: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2, saver_pb2
 
 from city.errors import first_line
@@ -30,15 +31,20 @@ class Variables:
         self.handles: dict[str, tuple[Any, Any]] = {}
         """Name -> (resource handle, dtype)."""
 
-    def read(self, name: str, shape: Sequence[int], dtype: Any = tf.float32) -> Any:
+    def read(self, name: str, shape: Sequence[int | None], dtype: Any = tf.float32) -> Any:
         """Create a variable and read its value."""
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, name=name)
         self.handles[name] = handle, dtype
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype, name=f"{name}/read")
 
 
-def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> bytes:
-    """A serialized MetaGraphDef with an empty contract. `build`: adds the outputs for an observation [-1, inputs]."""
+def assemble(inputs: int | None, build: Callable[[Any, Variables], dict[str, Any]]) -> bytes:
+    """A serialized MetaGraphDef with an empty contract.
+
+    Args:
+        inputs: size of an observation; None for a graph of any size, which `write` replaces by the contract's.
+        build: adds the outputs for an observation [-1, inputs].
+    """
     with tf.Graph().as_default() as graph:
         observation = tf.compat.v1.placeholder(tf.float32, [None, inputs], name=INPUT)
         variables = Variables()
@@ -68,6 +74,12 @@ def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights:
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
             node.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
+        elif node.name == INPUT:
+            _set_size(node.attr["shape"].shape, contract.observation.size)
+    signature = meta.signature_def[DEFAULT_SIGNATURE]
+    _set_size(signature.inputs[INPUT].tensor_shape, contract.observation.size)
+    for output in signature.outputs.values():
+        _set_size(output.tensor_shape, contract.action.size)
     model = saved_model_pb2.SavedModel(saved_model_schema_version=1, meta_graphs=[meta])
     (folder / "saved_model.pb").write_bytes(model.SerializeToString(deterministic=True))
     (folder / "variables").mkdir()
@@ -77,6 +89,12 @@ def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights:
     extra.mkdir()
     with (extra / "policy.json").open("w", encoding="utf-8") as file:
         file.writelines(to_json(contract))
+
+
+def _set_size(shape: tensor_shape_pb2.TensorShapeProto, size: int) -> None:
+    """Replace the unknown size of a row."""
+    if len(shape.dim) == 2 and shape.dim[1].size == -1:
+        shape.dim[1].size = size
 
 
 def _save(prefix: Path, weights: Sequence[Weight]) -> None:

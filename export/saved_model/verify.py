@@ -5,6 +5,7 @@ because a model that loads in Python may still miss its variables there. A singl
 is compared with its checkpoint's actor, a fleet with its single models.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,17 @@ import numpy as np
 import tensorflow as tf
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from tensorflow.core.protobuf import config_pb2, saved_model_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2, saved_model_pb2
 
 from city.errors import ProgramFailed, first_line
 from export.actors import Actor, rounding
+from export.actors.activations import softmax
 from export.actors.rounding import permitted_difference, rounding_of_actions
 from export.actors.rule_bounds import observations_at_bounds
 from export.graphs.graph_actor import LOGITS, PARITY_OBSERVATIONS, GraphActor, ReferenceModel, parity_observations
 from export.saved_model import warmup
+from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,
@@ -43,6 +47,8 @@ from signals import varied_observations
 from signals.dialects.street import DIALECT as STREET
 from signals.movement_names import MovementNames
 
+CHECKPOINT_IN_NUMPY = "NumPy float64 evaluation of the checkpoint's variables"
+"""Reference of a single model without a trainer's graph, as the manifest names it."""
 TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's. It is relative to the scale of the actions, or of
 the logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those
@@ -58,6 +64,16 @@ MAX_RUN_NUMBERS = 1 << 20
 """Numbers of observations in one run of a fleet, which needs up to 150 times as much memory for what it computes."""
 RUN_TIMEOUT_S = 60.0
 """Limit for one run of a model, which may loop endlessly for some observations."""
+
+UNOPTIMISED = config_pb2.ConfigProto(
+    graph_options=config_pb2.GraphOptions(
+        rewrite_options=rewriter_config_pb2.RewriterConfig(disable_meta_optimizer=True)
+    )
+)
+"""Options of a session that does not rewrite graphs."""
+_optimised: set[bytes] = set()
+"""Digests of graphs that have passed a parity check in a session that rewrites them, as TensorFlow Serving does. That
+takes longer than all else and does not depend on the weights, so it is done once for TLs with the same graph."""
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
@@ -90,8 +106,25 @@ class NotInferenceOnly(ProgramFailed):
 
 def count_operations(folder: Path) -> dict[str, int]:
     """Number of operations of each kind in a written SavedModel. Raises NotInferenceOnly."""
+    return _count_operations(_graph(folder))
+
+
+def _graph(folder: Path) -> graph_pb2.GraphDef:
     model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    graph = model.meta_graphs[0].graph_def
+    return model.meta_graphs[0].graph_def
+
+
+def _digest(graph: graph_pb2.GraphDef) -> bytes:
+    """A digest of a graph without its contract and the size of its observation."""
+    own = graph_pb2.GraphDef()
+    own.CopyFrom(graph)
+    for node in own.node:
+        if node.name in (CONTRACT, INPUT):
+            node.ClearField("attr")
+    return hashlib.sha256(own.SerializeToString(deterministic=True)).digest()
+
+
+def _count_operations(graph: graph_pb2.GraphDef) -> dict[str, int]:
     ops = Counter(node.op for node in graph.node)
     ops.update(node.op for function in graph.library.function for node in function.node_def)
     refused = sorted(ops.keys() - INFERENCE)
@@ -125,27 +158,25 @@ def compare_with_checkpoint(
             or of their logits, or a categorical choice differs.
         NotInferenceOnly: its graph has other operations.
     """
-    x = parity_observations(actor.inputs, of_traffic)
-    if reference_model is None:
-        x = np.concatenate([x, *at_bounds(contract)])
+    parity, of_rules = parity_observations(actor.inputs, of_traffic), at_bounds(contract)
+    rows = np.concatenate([parity, *(of_rules or [varied_observations.varied(contract)])])
+    x = rows if of_rules and reference_model is None else parity
     categorical = contract.action.kind == CATEGORICAL
-    with session(folder) as run:
+    graph = _graph(folder)
+    digest = _digest(graph)
+    with session(folder, UNOPTIMISED if digest in _optimised else None) as run:
         replay(folder, run)
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
-        varied = next(iter(at_bounds(contract)), varied_observations.varied(contract))
-        actions = run(DEFAULT_SIGNATURE, {INPUT: varied})[ACTION]
-        only_action = varied_observations.only_action(contract, actions, names)
+        actions = (outputs if x is rows else run(DEFAULT_SIGNATURE, {INPUT: rows}))[ACTION]
+        only_action = varied_observations.only_action(contract, actions[len(parity) :], names)
         check_policy_signature(run, contract)
-    if reference_model is not None:
-        expected, reference = reference_model.evaluate(x, categorical), reference_model.description
-    else:
-        assert isinstance(actor, Actor)
-        expected, reference = actor.evaluate(x, categorical), "NumPy float64 evaluation of the checkpoint's variables"
+    reference = CHECKPOINT_IN_NUMPY if reference_model is None else reference_model.description
+    expected, logits = _expected(x, actor, reference_model, categorical)
     scores = actor.scores
     actual = outputs[scores] if categorical else outputs[ACTION]
     difference, ranking = np.abs(actual - expected), expected
     if categorical and scores == PROBABILITIES:
-        permitted = permitted_difference(TOLERANCE, _logits(x, actor, reference_model, expected))
+        permitted = permitted_difference(TOLERANCE, logits)
         _check_difference("its actions", difference, permitted)
         # logarithms show the difference of two logits, which a saturated probability does not show
         logarithms, ranking = (
@@ -159,7 +190,8 @@ def compare_with_checkpoint(
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    operations = count_operations(folder)
+    operations = _count_operations(graph)
+    _optimised.add(digest)
     return Verification(float(difference.max()), permitted, len(x), reference, operations, only_action)
 
 
@@ -174,15 +206,18 @@ def _check_difference(what: str, difference: NDArray[Any], permitted: NDArray[An
     )
 
 
-def _logits(
-    x: NDArray[np.float32], actor: Actor | GraphActor, reference_model: ReferenceModel | None, expected: NDArray[Any]
-) -> NDArray[Any]:
-    """[n, choices] logits, or the `expected` probabilities if the graph has no logits."""
-    if reference_model is not None and reference_model.output_kind == LOGITS:
-        return np.asarray(reference_model.run(x))
-    if isinstance(actor, Actor):
-        return rounding.logits(x, actor)
-    return expected
+def _expected(
+    x: NDArray[np.float32], actor: Actor | GraphActor, reference_model: ReferenceModel | None, categorical: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(expected actions or scores [n, A], the logits that these are made of, or themselves if there are none)."""
+    if reference_model is None:
+        assert isinstance(actor, Actor)
+        values = actor.evaluate(x, categorical=False)
+        return softmax(values) if categorical and actor.scores == PROBABILITIES else values, values
+    values = np.asarray(reference_model.run(x), np.float64)
+    if categorical and reference_model.output_kind == LOGITS:
+        return softmax(values), values
+    return values, rounding.logits(x, actor) if categorical and isinstance(actor, Actor) else values
 
 
 def compare_with_single_models(
@@ -220,7 +255,7 @@ def compare_with_single_models(
         begin, end = member.observation_begin, member.observation_begin + member.observation_size
         observations = np.concatenate([rows[:, begin:end] for rows in x])
         single_model = single_models[member.tl]
-        with session(single_model) as run:
+        with session(single_model, UNOPTIMISED) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
         name = scores_name(member.contract)
         kind = name or "actions"

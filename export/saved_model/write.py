@@ -33,6 +33,7 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
     graph."""
     if isinstance(actor, GraphActor):
         weights = tuple((weight.name, weight.values.shape, str(weight.values.dtype)) for weight in actor.weights)
+        inputs: int | None = actor.inputs
         key: Hashable = (replace(actor, weights=(), unread=()), weights, categorical)
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
@@ -41,7 +42,8 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
             return _outputs(tf.reshape(x, [-1, actor.outputs]), are_probabilities, categorical, actor.scores)
 
     else:
-        key = (tuple(step.outline for step in actor.steps), actor.inputs, categorical, actor.scores)
+        inputs = actor.graph_inputs
+        key = (tuple(step.outline for step in actor.steps), inputs, categorical, actor.scores)
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
             return _outputs(actor.build(observation, variables.read), False, categorical, actor.scores)
@@ -49,7 +51,7 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
     if key not in _templates:
         if len(_templates) >= MAX_TEMPLATES:
             _templates.clear()
-        _templates[key] = meta_graph.assemble(actor.inputs, build)
+        _templates[key] = meta_graph.assemble(inputs, build)
     return _templates[key]
 
 

@@ -65,6 +65,18 @@ def test_walkers_that_have_not_arrived_are_counted_without_a_time_that_sumo_does
     assert of_tripinfo(tmp_path / "t.xml", under_way) == {"walkers": RoadUsers(1, 0, None)}
 
 
+def test_walkers_under_way_have_lost_the_time_that_they_have_stood(tmp_path):
+    stands = WALK.format(-1, 0).replace("/>", ' waitingTime="25"/>')
+    people = (
+        VEHICLE.format(0, "a", 10, 2, 50, 8),
+        PERSON.format(0, 90, WALK.format(40, 4) + "<ride/>" + WALK.format(90, 2)),
+        PERSON.format(1, -1, WALK.format(40, 3) + stands),
+        PERSON.format(2, 30, '<ride arrival="30"/>'),
+    )
+    of_tripinfo(tmp_path / "t.xml", *people)
+    assert road_users.walkers_lost_s(tmp_path / "t.xml") == [6.0, 28.0]
+
+
 def test_means_over_simulations_count_missing_classes_as_none():
     first, second = {"cars": RoadUsers(4, 2, 10.0), "walkers": RoadUsers(1, 0, None)}, {"cars": RoadUsers(6, 6, 20.0)}
     assert road_users.means([first, second]) == {

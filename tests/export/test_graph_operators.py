@@ -21,7 +21,10 @@ FILES = sorted(
     ]
 )
 ALLOWED = {
-    "export/actors/phase_competition_graph.py": ["part.shape.rank == rank", "np.arange(len(FEATURES)) == TOTAL_WAIT"],
+    "export/actors/phase_competition_graph.py": [
+        "x.shape.rank == 2", "part.shape.rank == len(shape)", "part.shape.rank == JUNCTION_RANKS[name]",
+        "np.arange(len(FEATURES)) == TOTAL_WAIT",
+    ],
     "export/actors/steps.py": ["bias.shape.rank == 1", "x.shape[-1] == self.choices"],
     "export/fleets/fleet_graph.py": ["not members[0].categorical", "actor.scores == Q_VALUES"],
     "export/graphs/graph_actor.py": [
@@ -41,7 +44,7 @@ ALLOWED = {
         "not scope", 'self.path.suffix in (".h5", ".hdf5", ".keras")',
         'checkpoint.stored[name].dtype not in ("string", "object")',
     ],
-    "export/saved_model/meta_graph.py": ["node.name == CONTRACT", "weight.is_shared is is_shared"],
+    "export/saved_model/meta_graph.py": ["node.name == CONTRACT", "node.name == INPUT", "weight.is_shared is is_shared"],
     "export/saved_model/write.py": [
         "key not in _templates", "not categorical", "scores == Q_VALUES", "node.name == OBSERVATION",
         "actor.output_kind == PROBABILITIES_OUTPUT", 'f"{node.name}:0" not in inputs',

@@ -9,11 +9,12 @@ import pytest
 
 from city import config
 from city.errors import InputError
+from evaluation import road_users
 from evaluation.arms import parse
 from evaluation.policy_models import with_street_dialect
 from greenserve.__main__ import main
 from pretraining import evaluate_command as streets_command
-from pretraining import street_results
+from pretraining import plain_kinds, street_results
 from pretraining.evaluate_command import compare
 from pretraining.street_results import StreetJob, StreetResult, combined, moves_too_few, run_job
 from pretraining.streets import city_of
@@ -53,6 +54,20 @@ def test_a_result_has_delay_and_time_in_the_network_of_its_trips(streets, monkey
         trips.delay_s,
         trips.duration_s,
     ) and result.delay_s != result.duration_s
+
+
+def test_a_walker_counts_as_a_vehicle_in_the_delay(tmp_path, monkeypatch):
+    read = []
+    for name, reader in (("read_trips", read_trips), ("walkers_lost_s", road_users.walkers_lost_s)):
+        owner = street_results if name == "read_trips" else road_users
+        monkeypatch.setattr(owner, name, lambda path, reader=reader: read.append(reader(path)) or read[-1])
+    street = plain_kinds.write(tmp_path, [kind for kind in plain_kinds.KINDS if kind.name == "legs-2-footway"])[0]
+    result = run(street, "fixed", 200.0)["fixed"]
+    trips, walkers_s = read
+    assert result.walkers == len(walkers_s) > 10 and result.total == trips.total
+    lost_s = trips.delay_s * trips.total + sum(walkers_s)
+    assert result.delay_s == pytest.approx(lost_s / (trips.total + len(walkers_s)))
+    assert result.delay_s > 1.2 * trips.delay_s, "walkers wait longer"
 
 
 def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets):
@@ -109,6 +124,8 @@ def test_the_demands_of_a_street_are_one_street_and_a_gridlock_with_one_of_them_
     assert comparison.worst_ratio == pytest.approx((10 * 100 + 60 * 300) / 400 / 30) and comparison.gridlocks == ("a",)
     assert combined(x) == StreetResult(47.5, 160, 400, 57.5) and combined([*x, None]) is None
     assert combined([StreetResult(0, 0, 0, 0)]) == StreetResult(0, 0, 0, 0)
+    walkers = [StreetResult(10, 90, 100, 20, 300), StreetResult(60, 60, 300, 70, 100)]
+    assert combined(walkers) == StreetResult(35, 150, 400, 57.5, 400), "walkers have no duration"
     comparison = compare({"a": {"x": [x[0], None], "y": y}}, "x", "y")
     assert comparison.ended == comparison.worse == ("a",) and not comparison.gridlocks
 
