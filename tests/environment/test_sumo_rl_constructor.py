@@ -185,3 +185,12 @@ def test_gui_needs_a_display(monkeypatch):
             pytest.raises(InputError, match="needs a display"),
         ):
             env.reset()
+
+
+def test_csv_files_of_two_environments_have_names_of_their_own(tmp_path):
+    for _ in range(2):
+        with contextlib.closing(greenserve.SumoEnvironment(*nets(SINGLE), num_seconds=5)) as env:
+            env.reset(seed=1)
+            env.step({"t": 0})
+            env.save_csv(tmp_path / "saved", 1)
+    assert len(list(tmp_path.glob("saved_conn*_ep1.csv"))) == 2
