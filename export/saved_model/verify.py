@@ -5,7 +5,6 @@ because a model that loads in Python may still miss its variables there. A singl
 is compared with its checkpoint's actor, a fleet with its single models.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,6 @@ from export.actors.rounding import permitted_difference, rounding_of_actions
 from export.actors.rule_bounds import observations_at_bounds
 from export.graphs.graph_actor import LOGITS, PARITY_OBSERVATIONS, GraphActor, ReferenceModel, parity_observations
 from export.saved_model import warmup
-from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,
@@ -71,10 +69,6 @@ UNOPTIMISED = config_pb2.ConfigProto(
     )
 )
 """Options of a session that does not rewrite graphs."""
-_optimised: set[bytes] = set()
-"""Digests of graphs that have passed a parity check in a session that rewrites them, as TensorFlow Serving does. That
-takes longer than all else and does not depend on the weights, so it is done once for TLs with the same graph."""
-
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
 
@@ -112,16 +106,6 @@ def count_operations(folder: Path) -> dict[str, int]:
 def _graph(folder: Path) -> graph_pb2.GraphDef:
     model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     return model.meta_graphs[0].graph_def
-
-
-def _digest(graph: graph_pb2.GraphDef) -> bytes:
-    """A digest of a graph without its contract and the size of its observation."""
-    own = graph_pb2.GraphDef()
-    own.CopyFrom(graph)
-    for node in own.node:
-        if node.name in (CONTRACT, INPUT):
-            node.ClearField("attr")
-    return hashlib.sha256(own.SerializeToString(deterministic=True)).digest()
 
 
 def _count_operations(graph: graph_pb2.GraphDef) -> dict[str, int]:
@@ -163,8 +147,7 @@ def compare_with_checkpoint(
     x = rows if of_rules and reference_model is None else parity
     categorical = contract.action.kind == CATEGORICAL
     graph = _graph(folder)
-    digest = _digest(graph)
-    with session(folder, UNOPTIMISED if digest in _optimised else None) as run:
+    with session(folder) as run:
         replay(folder, run)
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
         actions = (outputs if x is rows else run(DEFAULT_SIGNATURE, {INPUT: rows}))[ACTION]
@@ -191,7 +174,6 @@ def compare_with_checkpoint(
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
     operations = _count_operations(graph)
-    _optimised.add(digest)
     return Verification(float(difference.max()), permitted, len(x), reference, operations, only_action)
 
 

@@ -1,4 +1,4 @@
-"""TLs of a policy for any junction share one graph: it is made once, and rewritten once in the parity check."""
+"""TLs of a policy for any junction share one graph, which is made once; a wrong rule in it is found for each size."""
 
 import numpy as np
 import pytest
@@ -25,13 +25,9 @@ def written(folder, name):
 
 
 @pytest.fixture(autouse=True)
-def sessions(monkeypatch):
-    """The options of the sessions of parity checks in a process that has made no graph yet."""
-    options, session = [], verify.session
+def no_graphs(monkeypatch):
+    """A process that has made no graph yet."""
     monkeypatch.setattr(write, "_templates", {})
-    monkeypatch.setattr(verify, "_optimised", set())
-    monkeypatch.setattr(verify, "session", lambda *args: (options.append(args[1]), session(*args))[1])
-    return options
 
 
 def test_junctions_of_any_size_have_one_graph_and_their_own_sizes(tmp_path):
@@ -50,30 +46,10 @@ def test_junctions_of_any_size_have_one_graph_and_their_own_sizes(tmp_path):
     assert len(write._templates) == 1
 
 
-def test_a_graph_is_rewritten_in_its_first_parity_check_alone(tmp_path, sessions, monkeypatch):
-    for name in SIGNALS:
-        verify.compare_with_checkpoint(*written(tmp_path / name, name), None)
-    # another constant in a rule is another graph, though it decides the same
-    monkeypatch.setattr(phase_competition_graph, "PADDING_SCORE", -2e9)
-    write._templates.clear()
-    verify.compare_with_checkpoint(*written(tmp_path / "changed", "six links"), None)
-    assert sessions == [None, verify.UNOPTIMISED, verify.UNOPTIMISED, None]
-
-
-def test_a_graph_that_has_failed_is_rewritten_again(tmp_path, sessions, monkeypatch):
-    late = changed(phase_competition_graph, "greens_allowed", ">= MAX_RED_S", "> MAX_RED_S")
-    monkeypatch.setattr(phase_competition_graph, "greens_allowed", late)
-    for folder in ("first", "second"):
-        with pytest.raises(verify.ParityError, match="differ from the checkpoint's"):
-            verify.compare_with_checkpoint(*written(tmp_path / folder, "four greens"), None)
-    assert sessions == [None, None]
-
-
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_wrong_rule_is_found_without_rewriting_too(name, tmp_path, monkeypatch):
+def test_a_wrong_rule_is_found_for_junctions_of_any_size(name, tmp_path, monkeypatch):
     late = changed(phase_competition_graph, "greens_allowed", ">= MAX_RED_S", "> MAX_RED_S")
     monkeypatch.setattr(phase_competition_graph, "greens_allowed", late)
     model = written(tmp_path / "wrong", name)
-    monkeypatch.setattr(verify, "_optimised", {verify._digest(verify._graph(model[0]))})
     with pytest.raises(verify.ParityError, match="differ from the checkpoint's"):
         verify.compare_with_checkpoint(*model, None)
