@@ -274,19 +274,16 @@ class Episodes:
                         "permitted": override.permitted,
                     }
                     overrides[tl].append(values)
-        infos = {}
-        system, agents = self._figures(simulation)
+        infos: dict[str, Info] = {}
+        now, (system, agents) = simulation.now, self._figures(simulation)
         for tl in self.contracts:
             intersection = simulation.loop.intersections[tl]
+            mask = intersection.action_mask(now)
             infos[tl] = {
-                **(
-                    {}
-                    if (mask := intersection.action_mask(simulation.now)) is None
-                    else {"action_mask": np.array(mask, np.int8)}
-                ),
+                **({} if mask is None else {"action_mask": np.array(mask, np.int8)}),
                 **system,
                 **agents.get(tl, {}),
-                "time_s": simulation.now,
+                "time_s": now,
                 "decides": self.decides[tl],
                 "overrides": overrides[tl],
                 "requested_states": dict(zip(self._signals[tl], intersection.requested, strict=False)),
