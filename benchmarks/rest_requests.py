@@ -2,8 +2,8 @@
 
     python -m benchmarks.rest_requests [--idle 5000] [--numbers 2000000]
 
-Ratios: p50 beside idle connections to p50 without, in alternating blocks; the large body to
-Python's json alone, which parses the same request and writes the same response.
+Ratios: p50 beside idle connections to p50 without, in alternating blocks, each once the server has accepted or closed
+them all; the large body to Python's json alone, which parses the same request and writes the same response.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import json
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from serving.embedded.flags import MAX_BODY_BYTES_LIMIT
 
 PATH = "/v1/models/TL0000:predict"
 CONCURRENT_REQUESTS = 200
+POLL_S, MAX_WAIT_S = 0.05, 60.0
+"""Wall time between two looks at the server's connections, and for which they may take to open or close."""
 
 
 def post(connection: http.client.HTTPConnection, body: bytes) -> bytes:
@@ -38,6 +41,20 @@ def read_response(connection: http.client.HTTPConnection) -> bytes:
     if response.status != 200:
         raise RuntimeError(f"{response.status}: {body[:200]!r}")
     return body
+
+
+def open_files(pid: int) -> int:
+    """The number of files and sockets that a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def await_open_files(pid: int, is_reached: Callable[[int], bool]) -> None:
+    """Wait until the number of open files of a process satisfies a condition. Raises TimeoutError."""
+    end_s = time.monotonic() + MAX_WAIT_S
+    while not is_reached(files := open_files(pid)):
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"the server has {files} open files after {MAX_WAIT_S:g} s")
+        time.sleep(POLL_S)
 
 
 def main() -> None:
@@ -62,6 +79,7 @@ def main() -> None:
         connection, body = connect(), json.dumps({"instances": [[0.0] * INPUTS]}).encode()
         times: dict[str, list[float]] = {"without idle connections": [], f"beside {args.idle} idle connections": []}
         times_ms(lambda: post(connection, body))
+        before = open_files(pid)
         resident_mb: list[float] = []
         for _ in range(3):
             with contextlib.ExitStack() as idle:
@@ -69,8 +87,10 @@ def main() -> None:
                     if case.startswith("beside"):
                         for _ in range(args.idle):
                             idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+                        await_open_files(pid, lambda files: files >= before + args.idle)
                     durations += times_ms(lambda: post(connection, body))
                     resident_mb.append(memory_mb(pid))
+            await_open_files(pid, lambda files: files <= before)
         medians = [float(np.median(durations)) for durations in times.values()]
         for case, median in zip(times, medians, strict=True):
             print(f"{case:<40}p50 {median:.3f} ms")

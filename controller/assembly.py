@@ -41,6 +41,9 @@ from signals.safety.safety_times import SafetyTimes
 
 DRIVERS: dict[str, type[GreenScore]] = {kind.name: kind for kind in (MaxPressure, Greedy)}
 """Drivers that can control in the place of the policies, by name."""
+PERSONS = "stats.persons.running"
+"""SUMO's number of persons on the street. At the first request of the person domain itself, SUMO 1.28 would prepare for
+persons, and from then on look for them wherever a vehicle nears a junction: 2 % of its time on cologne8."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def checked_start(
     return Start(
         now=float(api.simulation.getTime()),
         sumo_step_s=float(api.simulation.getDeltaT()),
-        has_traffic=any(domain.getIDCount() for domain in (api.vehicle, api.person)),
+        has_traffic=api.vehicle.getIDCount() > 0 or api.simulation.getParameter("", PERSONS) != "0",
         signals=running,
     )
 

@@ -267,17 +267,14 @@ class Episodes:
                         "at_s": sent.at_s, "signal": override.signal, "reason": override.reason.value,
                         "requested": override.requested, "permitted": override.permitted,
                     })  # fmt: skip
-        infos, figures = {}, self._figures(simulation)
+        infos, figures, now = {}, self._figures(simulation), simulation.now
         for tl in self.contracts:
             intersection = simulation.loop.intersections[tl]
+            mask = intersection.action_mask(now)
             infos[tl] = {
-                **(
-                    {}
-                    if (mask := intersection.action_mask(simulation.now)) is None
-                    else {"action_mask": np.array(mask, np.int8)}
-                ),
+                **({} if mask is None else {"action_mask": np.array(mask, np.int8)}),
                 **figures[tl],
-                "time_s": simulation.now,
+                "time_s": now,
                 "decides": self.decides[tl],
                 "overrides": overrides[tl],
                 "requested_states": dict(zip(self.contracts[tl].signal_ids, intersection.requested, strict=False)),

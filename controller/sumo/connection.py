@@ -77,7 +77,7 @@ class Traffic(NamedTuple):
     counts: NDArray[np.int32]
     """Vehicles [lanes]."""
     speeds_mps: NDArray[np.float64]
-    """Their mean speeds [lanes]; that of an empty lane is its limit."""
+    """Their mean speeds [lanes]; any number for an empty lane."""
     waiting: Sequence[str]
     """The first roads of the vehicles that wait to depart, in the whole network: a road for each vehicle."""
 

@@ -143,10 +143,10 @@ class LibsumoConnection(StepCollector):
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         domain = self.api.lane
-        counts = np.array([domain.getLastStepVehicleNumber(lane) for lane in lanes], np.int32)
-        speeds_mps = np.array([domain.getLastStepMeanSpeed(lane) for lane in lanes], np.float64)
-        waiting = self.api.simulation.getPendingVehicles()
-        return Traffic(counts, speeds_mps, [self.api.vehicle.getRoute(vehicle)[0] for vehicle in waiting])
+        counts = list(map(domain.getLastStepVehicleNumber, lanes))
+        speeds_mps = [domain.getLastStepMeanSpeed(lane) if n else 0.0 for lane, n in zip(lanes, counts, strict=True)]
+        waiting = [self.api.vehicle.getRoute(vehicle)[0] for vehicle in self.api.simulation.getPendingVehicles()]
+        return Traffic(np.array(counts, np.int32), np.array(speeds_mps, np.float64), waiting)
 
     def persons(self, walking_areas: Sequence[str]) -> list[Person]:
         domain = self.api.person

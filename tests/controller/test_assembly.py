@@ -1,6 +1,7 @@
 """A run that is assembled on a running SUMO."""
 
 import contextlib
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -66,6 +67,17 @@ def test_first_green_is_forced_only_with_the_dialects_floors_on_an_empty_street(
         assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == (
             floors == "dialect" and not has_vehicles
         )
+
+
+@pytest.mark.parametrize(("depart_s", "has_traffic"), [(0, True), (50, False)])
+def test_persons_are_traffic_once_they_walk(street, tmp_path, depart_s, has_traffic):
+    edge = re.search(r'<edge id="([^:"]+)"', street.net_file.read_text())[1]
+    walkers = tmp_path / "walkers.rou.xml"
+    walkers.write_text(f'<routes><person id="p" depart="{depart_s}"><walk edges="{edge}"/></person></routes>')
+    with running(street, "--additional-files", str(walkers), "--max-num-vehicles", "0") as connection:
+        connection.api.simulationStep()
+        assert connection.api.vehicle.getIDCount() == 0
+        assert checked_start(connection, network.read(street.net_file), []).has_traffic == has_traffic
 
 
 def test_second_controller_is_refused_while_the_first_one_is_connected(street):

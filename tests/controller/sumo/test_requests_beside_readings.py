@@ -47,7 +47,8 @@ def test_lanes_have_the_vehicles_and_speeds_that_sumo_has(busy):
         traffic.counts.tolist() == [domain.getLastStepVehicleNumber(lane) for lane in lanes]
         and traffic.counts.sum() > 10
     )
-    assert traffic.speeds_mps.tolist() == pytest.approx([domain.getLastStepMeanSpeed(lane) for lane in lanes])
+    pairs = zip(lanes, traffic.counts, traffic.speeds_mps, strict=True)
+    assert all(mps == pytest.approx(domain.getLastStepMeanSpeed(lane)) for lane, count, mps in pairs if count)
     some = busy.traffic(lanes[:3])
     assert (
         some.counts.tolist() == traffic.counts[:3].tolist()
