@@ -17,7 +17,7 @@ import tensorflow as tf
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2, saved_model_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 
 from city.errors import ProgramFailed, first_line
 from export.actors import Actor, rounding
@@ -25,7 +25,7 @@ from export.actors.activations import softmax
 from export.actors.rounding import permitted_difference, rounding_of_actions
 from export.actors.rule_bounds import observations_at_bounds
 from export.graphs.graph_actor import LOGITS, PARITY_OBSERVATIONS, GraphActor, ReferenceModel, parity_observations
-from export.saved_model import warmup
+from export.saved_model import read, warmup
 from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,
@@ -100,12 +100,7 @@ class NotInferenceOnly(ProgramFailed):
 
 def count_operations(folder: Path) -> dict[str, int]:
     """Number of operations of each kind in a written SavedModel. Raises NotInferenceOnly."""
-    return _count_operations(_graph(folder))
-
-
-def _graph(folder: Path) -> graph_pb2.GraphDef:
-    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    return model.meta_graphs[0].graph_def
+    return _count_operations(read.meta_graph(folder).graph_def)
 
 
 def _count_operations(graph: graph_pb2.GraphDef) -> dict[str, int]:
@@ -146,7 +141,7 @@ def compare_with_checkpoint(
     rows = np.concatenate([parity, *(of_rules or [varied_observations.varied(contract)])])
     x = rows if of_rules and reference_model is None else parity
     categorical = contract.action.kind == CATEGORICAL
-    graph = _graph(folder)
+    graph = read.meta_graph(folder).graph_def
     with session(folder) as run:
         replay(folder, run)
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
