@@ -93,10 +93,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
         names = movement_names.of_city(config.city, street)
-        interface = _interface(config, contracts, policies, alarms, metrics, health, names, closing)
-        run_log = RunLog(metrics, contracts, names)
-        traffic = TrafficMeter(list(contracts.values()), street)
+        traffic = TrafficMeter(list(contracts.values()), street, keeps_recent=config.page is not None)
         metrics.registry.register(traffic)
+        interface = _interface(config, contracts, policies, alarms, metrics, health, traffic, names, closing)
+        run_log = RunLog(metrics, contracts, names)
         connection = _open(config, stop, health)
         with _closed_if_control_does_not_begin(connection):
             city = config.city
@@ -271,6 +271,7 @@ def _interface(
     alarms: Alarms,
     metrics: ControllerMetrics,
     health: Health,
+    traffic: TrafficMeter,
     names: Mapping[str, MovementNames],
     closing: contextlib.ExitStack,
 ) -> "OperatorInterface | None":
@@ -280,7 +281,7 @@ def _interface(
     from controller.operator.operator_interface import OperatorInterface
 
     pins = policies if isinstance(policies, ServedPolicies) else None
-    interface = OperatorInterface(config, list(contracts.values()), pins, alarms, metrics, health, names)
+    interface = OperatorInterface(config, list(contracts.values()), pins, alarms, metrics, health, traffic, names)
     closing.callback(interface.close)
     return interface
 

@@ -215,7 +215,7 @@ class DecisionLoop:
             [monitor.state for monitor in self._monitors],
         )
 
-    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand:
+    def set_mode(self, tl: str, wanted: OperatorMode, author: str, reason: str = "") -> OperatorCommand:
         """Follow an operator's command to a TL from the next step on; return what it changes.
 
         Called between two steps. Raises KeyError for an unknown TL.
@@ -224,7 +224,7 @@ class DecisionLoop:
         before = intersection.mode
         intersection.set_mode(wanted, self.now)
         self._observations = None  # the TL may be due now
-        command = OperatorCommand(tl, wanted, author, before, intersection.mode)
+        command = OperatorCommand(tl, wanted, author, before, intersection.mode, reason)
         self._unpublished.commands.append(command)
         return command
 

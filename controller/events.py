@@ -43,6 +43,8 @@ class OperatorCommand(NamedTuple):
     mode_before: ControlMode
     mode: ControlMode
     """The control mode after the command."""
+    reason: str = ""
+    """The reason that its author gave; "": none."""
 
 
 class OperatorAction(NamedTuple):

@@ -15,7 +15,7 @@ from city.arguments import Parser
 from greenserve.__main__ import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
-CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack")
+CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack", "log")
 PARSERS = {
     "city init": "greenserve.commands_page:city_init",
     "export": "export.config:parser",

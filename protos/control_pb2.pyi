@@ -45,7 +45,7 @@ class Run(_message.Message):
     def __init__(self, second: _Optional[float] = ..., is_paused: _Optional[bool] = ..., speed: _Optional[float] = ..., step_until_s: _Optional[float] = ..., lateness_s: _Optional[float] = ..., late_steps: _Optional[int] = ..., lost_s: _Optional[float] = ..., policy: _Optional[str] = ..., sumo: _Optional[str] = ...) -> None: ...
 
 class TlState(_message.Message):
-    __slots__ = ("tl", "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "pinned_by", "signals", "shown", "reason", "decided_s", "shown_names")
+    __slots__ = ("tl", "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "pinned_by", "signals", "shown", "reason", "decided_s", "shown_names", "set_reason")
     TL_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class TlState(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     DECIDED_S_FIELD_NUMBER: _ClassVar[int]
     SHOWN_NAMES_FIELD_NUMBER: _ClassVar[int]
+    SET_REASON_FIELD_NUMBER: _ClassVar[int]
     tl: str
     mode: str
     since_s: float
@@ -74,7 +75,8 @@ class TlState(_message.Message):
     reason: str
     decided_s: float
     shown_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tl: _Optional[str] = ..., mode: _Optional[str] = ..., since_s: _Optional[float] = ..., set_by: _Optional[str] = ..., until_s: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_by: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., shown: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., decided_s: _Optional[float] = ..., shown_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    set_reason: str
+    def __init__(self, tl: _Optional[str] = ..., mode: _Optional[str] = ..., since_s: _Optional[float] = ..., set_by: _Optional[str] = ..., until_s: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_by: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., shown: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., decided_s: _Optional[float] = ..., shown_names: _Optional[_Iterable[str]] = ..., set_reason: _Optional[str] = ...) -> None: ...
 
 class TlStates(_message.Message):
     __slots__ = ("run", "tls")
@@ -85,20 +87,24 @@ class TlStates(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., tls: _Optional[_Iterable[_Union[TlState, _Mapping]]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("number", "at_s", "action", "target", "value", "author")
+    __slots__ = ("number", "at_s", "action", "target", "value", "author", "reason", "unix_s")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     AT_S_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
     number: int
     at_s: float
     action: str
     target: str
     value: str
     author: str
-    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., value: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+    reason: str
+    unix_s: float
+    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., value: _Optional[str] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., unix_s: _Optional[float] = ...) -> None: ...
 
 class WatchDecisionsRequest(_message.Message):
     __slots__ = ("min_interval_s",)
@@ -139,16 +145,18 @@ class TlDecision(_message.Message):
     def __init__(self, tl: _Optional[str] = ..., at_s: _Optional[float] = ..., mode: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., action: _Optional[_Iterable[float]] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class SetModeRequest(_message.Message):
-    __slots__ = ("tls", "mode", "author", "for_seconds")
+    __slots__ = ("tls", "mode", "author", "for_seconds", "reason")
     TLS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     FOR_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     tls: _containers.RepeatedScalarFieldContainer[str]
     mode: str
     author: str
     for_seconds: float
-    def __init__(self, tls: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ..., author: _Optional[str] = ..., for_seconds: _Optional[float] = ...) -> None: ...
+    reason: str
+    def __init__(self, tls: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ..., author: _Optional[str] = ..., for_seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PinModelRequest(_message.Message):
     __slots__ = ("tl", "version", "author")
@@ -267,3 +275,15 @@ class AcknowledgeAlarmRequest(_message.Message):
     id: str
     author: str
     def __init__(self, id: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+
+class ListCommandsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Commands(_message.Message):
+    __slots__ = ("run", "commands")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    commands: _containers.RepeatedCompositeFieldContainer[Command]
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...

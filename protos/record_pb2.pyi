@@ -82,18 +82,20 @@ class RunningSignal(_message.Message):
     def __init__(self, id: _Optional[str] = ..., shown: _Optional[str] = ..., fallback_program: _Optional[str] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., movements: _Optional[_Iterable[_Union[MovementGroup, _Mapping]]] = ..., state_names: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class MovementGroup(_message.Message):
-    __slots__ = ("name", "approach", "kind", "heading_deg", "links")
+    __slots__ = ("name", "approach", "kind", "heading_deg", "links", "lanes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     APPROACH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     HEADING_DEG_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
     name: str
     approach: str
     kind: str
     heading_deg: float
     links: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., approach: _Optional[str] = ..., kind: _Optional[str] = ..., heading_deg: _Optional[float] = ..., links: _Optional[_Iterable[int]] = ...) -> None: ...
+    lanes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., approach: _Optional[str] = ..., kind: _Optional[str] = ..., heading_deg: _Optional[float] = ..., links: _Optional[_Iterable[int]] = ..., lanes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Program(_message.Message):
     __slots__ = ("id", "type", "offset_s", "phases")
@@ -146,18 +148,20 @@ class DetectorChanges(_message.Message):
     def __init__(self, detector: _Optional[_Iterable[int]] = ..., time_s: _Optional[_Iterable[float]] = ..., is_entry: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class OperatorCommand(_message.Message):
-    __slots__ = ("tl", "wanted", "author", "mode_before", "mode")
+    __slots__ = ("tl", "wanted", "author", "mode_before", "mode", "reason")
     TL_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     MODE_BEFORE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     tl: str
     wanted: str
     author: str
     mode_before: TlStep.ControlMode
     mode: TlStep.ControlMode
-    def __init__(self, tl: _Optional[str] = ..., wanted: _Optional[str] = ..., author: _Optional[str] = ..., mode_before: _Optional[_Union[TlStep.ControlMode, str]] = ..., mode: _Optional[_Union[TlStep.ControlMode, str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, tl: _Optional[str] = ..., wanted: _Optional[str] = ..., author: _Optional[str] = ..., mode_before: _Optional[_Union[TlStep.ControlMode, str]] = ..., mode: _Optional[_Union[TlStep.ControlMode, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class OperatorAction(_message.Message):
     __slots__ = ("action", "target", "value", "author")

@@ -327,7 +327,7 @@ class Replay:
                     self.loop.release(math.inf)
                 else:
                     for command in current.step.commands:
-                        self.loop.set_mode(command.tl, OperatorMode(command.wanted), command.author)
+                        self.loop.set_mode(command.tl, OperatorMode(command.wanted), command.author, command.reason)
                     for action in current.step.actions:
                         self.loop.note_action(OperatorAction(action.action, action.target, action.value, action.author))
                     self.loop.step(self._end_s(current))

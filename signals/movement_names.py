@@ -4,13 +4,16 @@ An approach is named by the direction in which its traffic goes, a crossing by t
 of the junction. Where two have the same name, they also have the street's name, else the road's id.
 """
 
+import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from city.config import City
 from city.errors import InputError
+from city.lanes import is_internal
 from city.movements import Movement
 from city.network import SignalNetwork, StreetNetwork
 
@@ -92,6 +95,8 @@ class MovementGroup:
     heading_deg: float
     """Compass heading of its traffic; of a crossing, the direction of the leg that it crosses."""
     links: tuple[int, ...]
+    lanes: tuple[str, ...] = ()
+    """On which its links begin; of a crossing, its own and the walking areas. Empty if a record lacks them."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,17 @@ class MovementNames:
         """A link, such as `northbound left (link 3)`; `link 3` if its movement is unknown."""
         named = [group.name for group in self.groups if link in group.links]
         return f"{named[0]} (link {link})" if named else f"link {link}"
+
+    @functools.cached_property
+    def lane_names(self) -> Mapping[str, str]:
+        """By incoming lane or crossing, the names of its movements; the lane is added where two have the same ones."""
+        names = {}
+        for lane in dict.fromkeys(lane for group in self.groups for lane in group.lanes):
+            links = {link for group in self.groups if lane in group.lanes for link in group.links}
+            names[lane] = self._served("".join("G" if link in links else "r" for link in range(max(links) + 1)), "G")
+        counts = Counter(names.values())
+        is_alone = {lane: counts[name] == 1 or is_internal(lane) for lane, name in names.items()}
+        return {lane: name if is_alone[lane] else f"{name} ({lane})" for lane, name in names.items()}
 
     def of_links(self, links: Collection[int]) -> list[str]:
         """The names of the movements of several links."""
@@ -217,22 +233,26 @@ def movement_names(signal: SignalNetwork, stated: Mapping[str, str] = {}) -> Mov
     crossings = {movement.crossed_roads: movement for movement in _crossings(signal)}
     crossing_names = _distinct({roads: _crossing_names(movement) for roads, movement in crossings.items()})
     links: dict[tuple[str, str, tuple[str, ...]], set[int]] = {}
-    for link, movements in enumerate(signal.movements):
-        for movement in movements:
-            road = "" if movement.is_crossing else movement.road
-            links.setdefault((road, kind_of(movement), movement.crossed_roads), set()).add(link)
+    lanes: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
+    for link, (pairs, movements) in enumerate(zip(signal.links, signal.movements, strict=True)):
+        for pair, movement in zip(pairs, movements, strict=True):
+            key = ("" if movement.is_crossing else movement.road, kind_of(movement), movement.crossed_roads)
+            links.setdefault(key, set()).add(link)
+            lanes.setdefault(key, set()).update(pair if movement.is_crossing else pair[:1])
     groups = []
-    for (road, kind, crossed_roads), of_group in links.items():
+    for key, of_group in links.items():
+        road, kind, crossed_roads = key
         if kind == CROSSING:
             approach, heading_deg = crossing_names[crossed_roads], _heading(crossings[crossed_roads])
             default = f"{PEDESTRIANS}{approach}" if approach else "pedestrians"
-            keys = [key_of(crossed, CROSSING) for crossed in crossed_roads]
+            stated_keys = [key_of(crossed, CROSSING) for crossed in crossed_roads]
         else:
             approach, heading_deg = approach_names[road], by_road[road].heading_deg
             default = f"{approach} {kind}"
-            keys = [key_of(road, kind)] if kind != THROUGH else []
-        name = next((stated[key] for key in keys if key in stated), default)
-        groups.append(MovementGroup(name, approach, kind, heading_deg, tuple(sorted(of_group))))
+            stated_keys = [key_of(road, kind)] if kind != THROUGH else []
+        name = next((stated[each] for each in stated_keys if each in stated), default)
+        of_lanes = tuple(sorted(lanes[key]))
+        groups.append(MovementGroup(name, approach, kind, heading_deg, tuple(sorted(of_group)), of_lanes))
     named_states = {state: stated[state] for state in _states(signal) if state in stated}
     return MovementNames(tuple(sorted(groups, key=_place)), named_states)
 

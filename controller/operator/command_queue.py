@@ -30,7 +30,7 @@ log = logging.getLogger("controller")
 
 MAX_QUEUED = 1000
 """Commands that wait for the next step; further ones are refused."""
-MAX_AUTHOR_CHARS = 100
+MAX_AUTHOR_CHARS, MAX_REASON_CHARS = 100, 200
 
 
 Command = Callable[[DecisionLoop], None]
@@ -111,6 +111,7 @@ class CommandQueue:
 
     def restore(self, loop: DecisionLoop) -> None:
         """Apply what was saved, before the first step. Requests the contracts of pinned versions."""
+        self._state.restore_commands(self._saved.log.read())
         saved, now = self._saved.read(), loop.now
         known = loop.intersections
         self._uncontrolled = Saved(
@@ -126,9 +127,7 @@ class CommandQueue:
             if now >= mode.until_s:
                 log.info("%s: the time of the mode %s that %s set is over", tl, mode.mode, mode.author)
                 continue
-            self._state.follow(loop.set_mode(tl, mode.mode, mode.author), now)
-            value = f"{_value(mode.mode, mode.until_s)}, before this start"
-            self._state.note(mode.at_s, "set-mode", tl, value, mode.author)
+            self._state.follow(loop.set_mode(tl, mode.mode, mode.author, mode.reason), now)
             modes[tl] = mode
             until = "" if mode.until_s == math.inf else f", until second {mode.until_s:g}"
             log.warning("%s begins in mode %s, which %s set before this start%s", tl, mode.mode, mode.author, until)
@@ -154,7 +153,7 @@ class CommandQueue:
         steps."""
         if loop.now >= self.next_s:
             ended = {tl: f"{mode.author} (time is over)" for tl, mode in self.modes.items() if loop.now >= mode.until_s}
-            self._set_modes(loop, ended, OperatorMode.POLICY, math.inf)
+            self._set_modes(loop, ended, OperatorMode.POLICY, math.inf, "")
         while submitted := self._next():
             command, applied = submitted
             try:
@@ -166,7 +165,7 @@ class CommandQueue:
                 # a command must not end the run
                 log.exception("a command could not be applied: %r", command)
                 applied.set_exception(error)
-        if not self._is_saved:
+        if not self._is_saved or self._saved.log.has_new:
             self._saver.submit(self._save)
 
     def close(self, reason: str) -> None:
@@ -180,10 +179,12 @@ class CommandQueue:
 
     # the commands: author and loop come last, because the caller adds the one and `apply` the other
 
-    def set_modes(self, tls: Sequence[str], mode: OperatorMode, for_s: float, author: str, loop: DecisionLoop) -> None:
+    def set_modes(
+        self, tls: Sequence[str], mode: OperatorMode, for_s: float, reason: str, author: str, loop: DecisionLoop
+    ) -> None:
         """Set TLs to a mode. `for_s`: simulated time after which it is policy again; 0: until it is taken back."""
         until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
-        self._set_modes(loop, dict.fromkeys(tls, author), mode, until_s)
+        self._set_modes(loop, dict.fromkeys(tls, author), mode, until_s, printable(reason.strip(), MAX_REASON_CHARS))
 
     def pin_model(self, tl: str, version: int | None, author: str, loop: DecisionLoop) -> None:
         """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
@@ -219,7 +220,7 @@ class CommandQueue:
         """Log and record what an operator has done."""
         log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)
         loop.note_action(OperatorAction(action, target, value, author))
-        self._state.note(loop.now, action, target, value, author)
+        self._saved.log.add(self._state.note(loop.now, action, target, value, author))
 
     def _set_pace(self, change: Callable[[], None], action: str, value: str, author: str, loop: DecisionLoop) -> None:
         """Change the pace, and note the command if it changed anything but the lateness."""
@@ -228,22 +229,24 @@ class CommandQueue:
         if self._pace.state[:3] != before:
             self.note(action, "", value, author, loop)
 
-    def _set_modes(self, loop: DecisionLoop, authors: Mapping[str, str], mode: OperatorMode, until_s: float) -> None:
+    def _set_modes(
+        self, loop: DecisionLoop, authors: Mapping[str, str], mode: OperatorMode, until_s: float, reason: str
+    ) -> None:
         """Set TLs to a mode. `authors`: by TL, who sets it."""
         modes = dict(self.modes)
         value = _value(mode, until_s)
         try:
             for tl, author in authors.items():
-                wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s)
+                wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s, reason)
                 current = modes.get(tl)
                 if current == wanted or (current and wanted and current._replace(at_s=wanted.at_s) == wanted):
                     continue
-                command = loop.set_mode(tl, mode, author)
+                command = loop.set_mode(tl, mode, author, reason)
                 modes.pop(tl, None)
                 if wanted is not None:
                     modes[tl] = wanted
                 self._state.follow(command, loop.now)
-                self._state.note(loop.now, "set-mode", tl, value, author)
+                self._saved.log.add(self._state.note(loop.now, "set-mode", tl, value, author, reason))
         finally:  # an unknown TL ends the command, not what it has set before
             if modes != self.modes:
                 self._replace_modes(modes)
@@ -259,12 +262,13 @@ class CommandQueue:
             return self._submitted.popleft() if self._submitted else None
 
     def _save(self) -> None:
-        """Write the file, if it is older than the modes; return when it is as new as the call. The newest modes are
-        read inside the lock, so they are written last."""
+        """Write the files that are older than the modes or the log; return when they are as new as the call. The newest
+        modes are read inside the lock, so they are written last."""
         with self._save_lock:
             if not self._is_saved:
                 self._is_saved = True
                 self._saved.write(self._to_save())
+            self._saved.log.write()
 
     def _to_save(self) -> Saved:
         return Saved({**self._uncontrolled.modes, **self.modes}, {**self._uncontrolled.pins, **self.pinned})

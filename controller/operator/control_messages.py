@@ -21,6 +21,7 @@ METHODS: Mapping[str, tuple[Any, Any]] = {
     "SetSpeed": (pb.SetSpeedRequest, pb.Run),
     "ListAlarms": (pb.ListAlarmsRequest, pb.Alarms),
     "AcknowledgeAlarm": (pb.AcknowledgeAlarmRequest, pb.Alarms),
+    "ListCommands": (pb.ListCommandsRequest, pb.Commands),
 }
 """By name of a method with one answer: its request and its answer."""
 WATCH = "WatchDecisions"

@@ -14,6 +14,7 @@ from city import names, program, text_table
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
+from controller.operator import command_log
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, fields
 from protos import control_pb2 as pb
@@ -41,9 +42,10 @@ COMMANDS: dict[str, str] = {
     "speed": "set the simulated seconds per wall second",
     "alarms": "show the active alarms and what to do; with ALARM, the runbook's section too",
     "ack": "acknowledge an alarm until it ends",
+    "log": "show operators' commands, also those before the controller's start",
 }
 """By subcommand, its summary."""
-READING = ("tls", "watch", "alarms")
+READING = ("tls", "watch", "alarms", "log")
 """Subcommands that command nothing."""
 _FILE: dict[str, Any] = dict(type=Path, metavar="FILE")
 SHARED_FLAGS: dict[str, dict[str, Any]] = {
@@ -94,6 +96,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             dest="for_s", type=_duration, default=0.0, metavar="TIME",
             help="simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)",
         ),
+        "--reason": dict(default="", metavar="TEXT", help="reason, for log, record and pages"),
     },
     "pin": {"tl": dict(metavar="TL"), "version": dict(metavar="VERSION", help="model number, or latest")},
     "step": {
@@ -108,6 +111,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--all": dict(action="store_true", help="show ended alarms too"),
     },
     "ack": {"id": dict(metavar="ALARM", help="id of an active alarm")},
+    "log": {"--csv": dict(action="store_true", help="print CSV")},
 }  # fmt: skip
 """By subcommand, the arguments that it has for itself."""
 
@@ -163,6 +167,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
             if args.command == "watch":
                 return _watch(client, args)
             answer = _call(client, args)
+        if args.command == "log" and args.csv:
+            print(command_log.as_csv(answer.commands), end="")
+            return 0
         print(json.dumps(fields(answer)) if args.json else describe(answer))
         if args.command == "alarms" and answer.alarms and not args.json:
             print(
@@ -192,17 +199,16 @@ def _tls(args: argparse.Namespace) -> Tls | None:
 
 def _call(client: ControlClient, args: argparse.Namespace) -> Any:
     """Call the subcommand's method and return its answer. Raises InputError, ProgramFailed."""
-    author = "" if args.command in ("tls", "alarms") else args.author or _user()
+    author = "" if args.command in READING else args.author or _user()
     match args.command:
         case "tls":
             return client.call("ListTls", pb.ListTlsRequest(tls=_listed(args.tls)))
         case "set":
             if args.for_s and args.mode == "policy":
                 raise InputError("--for is for the modes hold and fixed; leave it out")
-            return client.call(
-                "SetMode",
-                pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s),
-            )
+            request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
+            request.reason = args.reason
+            return client.call("SetMode", request)
         case "pin":
             return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
         case "step":
@@ -216,6 +222,8 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
             return _selected_alarms(
                 client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all)), _listed(args.alarms)
             )
+        case "log":
+            return client.call("ListCommands", pb.ListCommandsRequest())
         case "ack":
             return client.call("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id=args.id, author=author))
     method = {"reload": "ReloadContracts", "pause": "Pause", "resume": "Resume"}[args.command]
@@ -289,6 +297,9 @@ def describe(answer: Any) -> str:
         return _header(answer)
     if isinstance(answer, pb.Alarms):
         return "\n".join([_header(answer.run), _alarms(answer.alarms, width)])
+    if isinstance(answer, pb.Commands):
+        rows = [(command_log.wall_time(c), f"{c.at_s:g}", text) for c, text in command_log.lines(answer.commands)]
+        return text_table.render(("TIME", "SECOND", "COMMAND"), rows, width) if rows else "no commands yet"
     if isinstance(answer, pb.ReloadContractsResponse):
         unknown = (
             ""
@@ -301,9 +312,7 @@ def describe(answer: Any) -> str:
         return "\n".join(lines)
     parts = [_header(answer.run), _tls_table(answer.tls, width)]
     if isinstance(answer, pb.ControllerState):
-        for command in answer.commands[-RECENT_COMMANDS:]:
-            what = " ".join(filter(None, (command.action, command.target, command.value)))
-            parts.append(printable(f"second {command.at_s:g}: {command.author}: {what}"))
+        parts += [f"second {c.at_s:g}: {text}" for c, text in command_log.lines(answer.commands)[-RECENT_COMMANDS:]]
     return "\n".join(parts)
 
 
@@ -333,7 +342,7 @@ def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
                 state.tl,
                 state.mode,
                 f"{state.since_s:g}",
-                f"{state.set_by}{until}" or "-",
+                f"{state.set_by}{until}{f' ({state.set_reason})' if state.set_reason else ''}" or "-",
                 f"{model}{pinned}",
                 ", ".join(state.shown_names),
                 state.reason,

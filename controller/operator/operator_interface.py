@@ -27,6 +27,7 @@ from controller.release import Stop
 from controller.sumo.connection import OperatedConnection, SumoConnection
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
+from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.client.tls_files import ChangingTls
 from signals.movement_names import MovementNames
@@ -55,6 +56,7 @@ class OperatorInterface:
         alarms: Alarms,
         metrics: ControllerMetrics,
         health: Health,
+        traffic: TrafficMeter,
         names: Mapping[str, MovementNames] = {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,6 +68,7 @@ class OperatorInterface:
             policies: policies whose models can be pinned; None: no model is asked.
             alarms: of the run.
             metrics, health: of the process.
+            traffic: of the run.
             names: by signal, the names of its movements.
             clock: wall time in s.
         """
@@ -91,13 +94,13 @@ class OperatorInterface:
                 self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
             )
             if config.page is not None:
-                self._page = _page(config, config.page, self._service, token)
+                self._page = _page(config, config.page, self._service, token, traffic)
                 closing.callback(self._page.close)
             self._closing = closing.pop_all()
 
     def begin(self, loop: DecisionLoop, street: StreetNetwork, connection: SumoConnection) -> None:
         """Apply what operators set before this start, and answer calls and browsers from now on. Raises InputError."""
-        self.state.second = loop.now
+        self.state.begin(loop.now)
         self.queue.restore(loop)
         if self._server is not None:
             self._server.start(self._service)
@@ -167,14 +170,18 @@ def _bound(
 
 
 def _page(
-    config: ControllerConfig, address: tuple[str, int], service: OperatorService, token: OperatorToken
+    config: ControllerConfig,
+    address: tuple[str, int],
+    service: OperatorService,
+    token: OperatorToken,
+    traffic: TrafficMeter,
 ) -> "LivePage":
     """The live page, which listens. Raises InputError."""
     try:
         from controller.operator.page.live import LivePage
     except ImportError as error:
         raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
-    return LivePage(config, address, service, token)
+    return LivePage(config, address, service, token, traffic)
 
 
 def _token() -> OperatorToken:

@@ -5,8 +5,9 @@ other threads get what is replaced as a whole and never changed, or take the loc
 """
 
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,8 +25,8 @@ from signals.policy import Answer
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.signal_safety import Override
 
-MAX_COMMANDS = 100
-"""Applied commands that are kept."""
+MAX_COMMANDS, MAX_LOGGED_COMMANDS = 100, 10_000
+"""Newest commands that pages and `ctl tls` get, and those of the whole log."""
 HISTORY_S = 600.0
 """Simulated time for which steps are kept."""
 MAX_KEPT = 60_000
@@ -67,6 +68,7 @@ class RunState:
         contracts: Sequence[pb.PolicyContract],
         keeps_history: bool = False,
         names: Mapping[str, MovementNames] = {},
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare the state.
 
@@ -74,7 +76,9 @@ class RunState:
             contracts: of the controlled TLs.
             keeps_history: whether a page will show steps and queues.
             names: by signal, the names of its movements.
+            wall_clock: s since 1970.
         """
+        self._wall_clock = wall_clock
         self.watchers = Watchers()
         self.layout = TlLayout(contracts, names=names)
         self._keeps_history = keeps_history
@@ -97,8 +101,13 @@ class RunState:
         """(time.monotonic, decisions, wall times) of the newest steps with decisions."""
         self._history: deque[KeptStep] = deque()
         self._weight = 0
-        self._commands: deque[control_pb2.Command] = deque(maxlen=MAX_COMMANDS)
+        self._commands: deque[control_pb2.Command] = deque(maxlen=MAX_LOGGED_COMMANDS)
         self._command_number = 0
+
+    def begin(self, at_s: float) -> None:
+        """Take the simulated second at which the run begins, before its first event."""
+        self.second = at_s
+        self._since_s = dict.fromkeys(self.tls, at_s)
 
     def add(self, event: DecisionEvent) -> None:
         with self._lock:
@@ -130,16 +139,23 @@ class RunState:
         with self._lock:
             self._set_mode(command.tl, command.mode, now)
 
-    def note(self, at_s: float, action: str, target: str, value: str, author: str) -> None:
-        """Keep a command that was applied, and notify the watchers."""
-        with self._lock:
-            self._command_number += 1
-            self._commands.append(
-                control_pb2.Command(
-                    number=self._command_number, at_s=at_s, action=action, target=target, value=value, author=author
-                )
-            )
+    def note(
+        self, at_s: float, action: str, target: str, value: str, author: str, reason: str = ""
+    ) -> control_pb2.Command:
+        """Keep a command that was applied, notify the watchers, and return it for the log."""
+        command = control_pb2.Command(at_s=at_s, action=action, target=target, value=value, author=author)
+        command.reason, command.unix_s = reason, self._wall_clock()
+        self.restore_commands([command])
         self.watchers.notify()
+        return command
+
+    def restore_commands(self, commands: Iterable[control_pb2.Command]) -> None:
+        """Keep commands, such as those of the runs before, as the next ones by number."""
+        with self._lock:
+            for command in commands:
+                self._command_number += 1
+                command.number = self._command_number
+                self._commands.append(command)
 
     def commands(self, count: int = MAX_COMMANDS) -> list[control_pb2.Command]:
         """The newest commands, the newest last."""
@@ -157,7 +173,8 @@ class RunState:
         shown = self.newest.states[layout.places[tl]]
         reason = decision.failure if decision is not None else ""
         if override is not None and not reason:
-            reason = f"{override.signal}: {EXPLANATIONS[override.reason]}"
+            requested = layout.names.get(override.signal, MovementNames()).of_state(override.requested)
+            reason = f"{override.signal}: not {requested}: {EXPLANATIONS[override.reason]}"
         return control_pb2.TlState(
             tl=tl,
             mode=mode.name.lower(),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TextIO
 from city import whole_files
 from city.errors import InputError
 from controller.guard import files
+from controller.operator.command_log import CommandLog
 from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")
@@ -35,6 +36,8 @@ class SetMode(NamedTuple):
     """Simulated second of the command."""
     until_s: float
     """Simulated second at which the mode is taken back; inf: only by a command."""
+    reason: str = ""
+    """The reason that its author gave; "": none."""
 
 
 class Pin(NamedTuple):
@@ -68,6 +71,8 @@ class SavedModes:
         alone."""
         self._lock = None if path is None else _lock(path)
         self._path = None if self._lock is None else path
+        self.log = CommandLog(self._path and self._path.with_suffix(".jsonl"))
+        """The log of commands in the same folder, under the same lock."""
         self._last_error = ""
 
     def read(self) -> Saved:
@@ -145,6 +150,7 @@ def _parse(content: Any) -> Saved:
             str(m["author"]),
             _second(m["at_s"]),
             math.inf if m["until_s"] is None else _second(m["until_s"]),
+            str(m.get("reason", "")),
         )
         for tl, m in content["modes"].items()
     }

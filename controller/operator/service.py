@@ -18,7 +18,7 @@ from controller.alarms import Alarms
 from controller.operator.command_queue import CommandQueue, author_of
 from controller.operator.control_messages import decision_message
 from controller.operator.errors import OperatorError, Status
-from controller.operator.run_state import RunState
+from controller.operator.run_state import MAX_LOGGED_COMMANDS, RunState
 from controller.pace import Pace
 from controller.policies.served_policies import ServedPolicies
 from protos import control_pb2 as pb
@@ -80,6 +80,9 @@ class OperatorService:
             "SetSpeed": self._set_speed,
             "ListAlarms": lambda request, applied: self._list_alarms(request.with_ended),
             "AcknowledgeAlarm": self._acknowledge,
+            "ListCommands": lambda request, applied: pb.Commands(
+                run=self.run(), commands=state.commands(MAX_LOGGED_COMMANDS)
+            ),
         }
 
     def call(self, method: str, request: Any, author: str, timeout_s: float = APPLY_TIMEOUT_S) -> Any:
@@ -109,32 +112,26 @@ class OperatorService:
         modes, pinned = self._queue.modes, self._queue.pinned
         for state in states:
             if (mode := modes.get(state.tl)) is not None:
-                state.set_by = mode.author
+                state.set_by, state.set_reason = mode.author, mode.reason
                 state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
             if (pin := pinned.get(state.tl)) is not None:
                 state.pinned_version, state.pinned_by = pin.version, pin.author
         return states
 
     def settings(self) -> list[dict[str, Any]]:
-        """Modes and pins that operators have set, the newest first; TLs of one command are together."""
-        together: dict[tuple[str, str, float | None, float], list[str]] = {}
+        """Modes and pins that operators have set, as lines, the newest first; TLs of one command are together."""
+        together: dict[tuple[float | None, str], list[str]] = {}
         for tl, mode in self._queue.modes.items():
-            until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
-            together.setdefault((mode.mode.value, mode.author, mode.at_s, until_s), []).append(tl)
+            until = "" if math.isinf(mode.until_s) else f" until second {mode.until_s:g}"
+            text = f"{mode.mode}{until}, by {mode.author}{mode.reason and f': {mode.reason}'}"
+            together.setdefault((mode.at_s, text), []).append(tl)
         for tl, pin in self._queue.pinned.items():
-            together.setdefault((f"version {pin.version}", pin.author, None, 0.0), []).append(tl)
-        settings = [
-            {
-                "value": value,
-                "author": author,
-                "at_s": at_s,
-                "until_s": until_s,
-                "tls": tls[:MAX_NAMED_TLS],
-                "count": len(tls),
-            }
-            for (value, author, at_s, until_s), tls in together.items()
+            together.setdefault((None, f"version {pin.version}, by {pin.author}"), []).append(tl)
+        lines = [
+            {"at_s": at_s, "text": f"{names.listed(tls, MAX_NAMED_TLS)}: {text}"}
+            for (at_s, text), tls in together.items()
         ]
-        return sorted(settings, key=lambda each: -(each["at_s"] or 0.0))
+        return sorted(lines, key=lambda line: -(line["at_s"] or 0.0))
 
     def newest_decisions(self, sequence: int) -> pb.Decisions:
         """The newest step with decisions. `sequence`: counts steps and commands."""
@@ -162,7 +159,7 @@ class OperatorService:
         if for_s and mode is OperatorMode.POLICY:
             raise InputError("for_seconds is for the modes hold and fixed; leave it out")
         tls = self._selected(request.tls)
-        applied(self._queue.set_modes, tls, mode, for_s)
+        applied(self._queue.set_modes, tls, mode, for_s, request.reason)
         return pb.TlStates(run=self.run(), tls=self.tl_states(tls))
 
     def _pin_model(self, request: pb.PinModelRequest, applied: Applied) -> pb.TlStates:

@@ -76,6 +76,7 @@ class Encoder:
                     author=_valid(c.author),
                     mode_before=c.mode_before.name,
                     mode=c.mode.name,
+                    reason=_valid(c.reason),
                 )
                 for c in event.commands
             ],

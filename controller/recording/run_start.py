@@ -137,7 +137,9 @@ def movement_names_of(city: record.City) -> dict[str, MovementNames]:
     return {
         signal.id: MovementNames(
             tuple(
-                MovementGroup(each.name, each.approach, each.kind, each.heading_deg, tuple(each.links))
+                MovementGroup(
+                    each.name, each.approach, each.kind, each.heading_deg, tuple(each.links), tuple(each.lanes)
+                )
                 for each in signal.movements
             ),
             dict(signal.state_names),

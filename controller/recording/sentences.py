@@ -65,7 +65,8 @@ def command_sentence(command: record.OperatorCommand, at_s: float) -> str:
     """An operator's command to a TL."""
     before, after = mode_name(command.mode_before), mode_name(command.mode)
     change = f"{before} -> {after}" if before != after else f"it stays in {after}"
-    return printable(f"{time_text(at_s)} {command.tl}: {command.author} set it to {command.wanted}: {change}")
+    why = f" ({command.reason})" if command.reason else ""
+    return printable(f"{time_text(at_s)} {command.tl}: {command.author} set it to {command.wanted}{why}: {change}")
 
 
 def action_sentence(action: record.OperatorAction, at_s: float) -> str:
@@ -90,6 +91,11 @@ def explanation(reason: int) -> str:
     return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"
 
 
+def override_text(override: record.Override, names: Mapping[str, MovementNames]) -> str:
+    """The requested state that was not permitted, by its movements, and why. `names`: by signal."""
+    return f"not {_names_of(override.signal, names).of_state(override.requested)}: {explanation(override.reason)}"
+
+
 def _enum_name(kind: Any, value: int) -> str:
     named = kind.DESCRIPTOR.values_by_number.get(value)
     return str(named.name).lower() if named is not None else str(value)
@@ -107,10 +113,15 @@ def _seen(contract: pb.PolicyContract, decision: record.Decision, names: Mapping
         parts.append("min green not passed")
     if len(features) != len(decision.observation):
         return ", ".join([*parts, f"{len(decision.observation)} values, which the contract does not describe"])
+    labels = {
+        lane: f"{name} of {signal}" if len(contract.signal_ids) > 1 else name
+        for signal in contract.signal_ids
+        for lane, name in _names_of(signal, names).lane_names.items()
+    }
     values: dict[str, dict[str, float]] = defaultdict(dict)
     for feature, value in zip(features, decision.observation, strict=True):
         if feature.lane_id:
-            values[feature.kind][feature.lane_id] = value
+            values[feature.kind][labels.get(feature.lane_id, feature.lane_id)] = value
     return ", ".join([*parts, _lanes(values, contract.observation.normalisation)])
 
 

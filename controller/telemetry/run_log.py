@@ -58,7 +58,8 @@ class RunLog:
 
     def add(self, event: DecisionEvent) -> None:
         for command in event.commands:
-            log.warning("%s set %s to %s at %g", command.author, command.tl, command.wanted, event.at_s)
+            why = f" ({command.reason})" if command.reason else ""
+            log.warning("%s set %s to %s at %g%s", command.author, command.tl, command.wanted, event.at_s, why)
             if command.mode is not command.mode_before:
                 self._mode_change(command.tl, command.mode_before, command.mode, f"set by {command.author}")
         for decision in event.decisions:

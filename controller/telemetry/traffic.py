@@ -6,7 +6,9 @@ The figures are computed while SUMO simulates, so they delay no decision. All ti
 
 import functools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,6 +22,24 @@ GREEN_SHARE_TIME_S = 300.0
 """Time constant of the green share's exponential mean, in simulated s."""
 MAX_READING_INTERVAL_S = 30.0
 """Longest time between two readings for which stopped delay is counted: policies of plans decide minutes apart."""
+RECENT_S, SAMPLE_INTERVAL_S = 900.0, 15.0
+"""Simulated time over which recent traffic is counted, and between the samples that it is counted from."""
+
+
+class RecentTraffic(NamedTuple):
+    """Traffic on the TLs' lanes: now, and in the last `span_s`."""
+
+    vehicles: Floats
+    """float64 [TLs], at each TL's newest reading; NaN before the first one."""
+    halting: Floats
+    """The same of those slower than 0.1 m/s."""
+    delay_s: Floats
+    """float64 [TLs], stopped delay in the last `span_s`, in vehicle seconds; NaN if it is not counted."""
+    mean_vehicles: float
+    """Mean of all TLs together in the last `span_s`; NaN if it is not known."""
+    mean_halting: float
+    span_s: float
+    """Simulated time; RECENT_S, or since the run's begin."""
 
 
 def _count_green(is_vehicle_link: Sequence[bool], state: str) -> int:
@@ -31,8 +51,16 @@ def _count_green(is_vehicle_link: Sequence[bool], state: str) -> int:
 class TrafficMeter:
     """The traffic figures of a run's TLs; a collector of Prometheus metrics."""
 
-    def __init__(self, contracts: Sequence[pb.PolicyContract], street: StreetNetwork) -> None:
-        """`contracts`: of the controlled TLs; their signals in this order are those of the events."""
+    def __init__(
+        self, contracts: Sequence[pb.PolicyContract], street: StreetNetwork, keeps_recent: bool = True
+    ) -> None:
+        """Prepare the figures.
+
+        Args:
+            contracts: of the controlled TLs; their signals in this order are those of the events.
+            street: their network.
+            keeps_recent: whether `recent` is asked for.
+        """
         self._tls = [contract.tl for contract in contracts]
         self._index = {tl: k for k, tl in enumerate(self._tls)}
         self._lanes_of: list[list[str]] = []
@@ -51,9 +79,16 @@ class TrafficMeter:
         self._rows_of: list[Rows] = []
         self._batch_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_batch)
         count = len(self._tls)
+        self._keeps_recent = keeps_recent
         self._queue: Floats = np.full(count, np.nan)
+        self._vehicles: Floats = np.full(count, np.nan)
         self._read_s: Floats = np.full(count, np.nan)
         self._delay_s: Floats = np.zeros(count)
+        self._counted_s: Floats = np.zeros(count)
+        self._vehicle_s: Floats = np.zeros(count)
+        """Time for which vehicles and queue are counted, and vehicles times that time."""
+        self._samples: deque[tuple[float, Floats]] = deque(maxlen=round(RECENT_S / SAMPLE_INTERVAL_S))
+        """(simulated second, `_sums` then), the oldest first."""
         self._has_delay = np.zeros(count, bool)
         self._signal_tl: Rows = np.array(signal_tl, np.intp)
         self._links: Floats = np.maximum(np.bincount(self._signal_tl, links, count), 1.0)
@@ -80,10 +115,40 @@ class TrafficMeter:
         due, lane_rows, places = self._batch_of(tls)
         interval_s = now - self._read_s[due]
         is_counted = interval_s <= MAX_READING_INTERVAL_S  # false for the first reading, whose interval is NaN
-        self._delay_s[due[is_counted]] += self._queue[due[is_counted]] * interval_s[is_counted]
+        counted, counted_s = due[is_counted], interval_s[is_counted]
+        self._delay_s[counted] += self._queue[counted] * counted_s
         self._has_delay[due] = is_counted
         self._queue[due] = np.bincount(places, readings.halting[lane_rows], len(due))
         self._read_s[due] = now
+        if not self._keeps_recent:
+            return
+        self._counted_s[counted] += counted_s
+        self._vehicle_s[counted] += self._vehicles[counted] * counted_s
+        self._vehicles[due] = np.bincount(places, readings.vehicles[lane_rows], len(due))
+        if not self._samples or now >= self._samples[-1][0] + SAMPLE_INTERVAL_S:
+            self._samples.append((now, self._sums()))
+
+    def _sums(self) -> Floats:
+        """float64 [3, TLs]: time that is counted, and vehicles and halting vehicles times that time."""
+        return np.array((self._counted_s, self._vehicle_s, self._delay_s))
+
+    def recent(self) -> RecentTraffic:
+        """The traffic now and in the last RECENT_S. Any thread may call it: a step in progress is partly counted."""
+        sums = self._sums()
+        begin_s, before = self._samples[0] if self._samples else (0.0, sums)
+        counted_s, vehicle_s, delay_s = sums - before
+        is_counted = counted_s > 0
+        means = [float((each[is_counted] / counted_s[is_counted]).sum()) for each in (vehicle_s, delay_s)]
+        mean_vehicles, mean_halting = means if is_counted.any() else (math.nan, math.nan)
+        span_s = float(self._read_s[is_counted].max()) - begin_s if is_counted.any() else 0.0
+        return RecentTraffic(
+            self._vehicles.copy(),
+            self._queue.copy(),
+            np.where(is_counted, delay_s, np.nan),
+            mean_vehicles,
+            mean_halting,
+            span_s,
+        )
 
     def _new_batch(self, tls: tuple[str, ...]) -> tuple[Rows, Rows, Rows]:
         """(Indices of TLs, rows of their lanes, place of each row's TL among them)."""

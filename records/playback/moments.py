@@ -38,8 +38,8 @@ class Moment:
     """By signal; empty if the record does not have what it shows."""
     modes: bytes
     """By TL, the value of its ControlMode."""
-    halting: Floats
-    """float64 [lanes], at the newest decision of each lane's TL."""
+    counts: Floats
+    """float64 [2, lanes], vehicles and those that halt, at the newest decision of each lane's TL."""
     vehicles: Vehicles
     """Those that the newest decisions of the TLs had read."""
 
@@ -75,17 +75,17 @@ class MomentReader:
                 break
         # what was read before a hole says nothing of it
         read = [] if hole else recent
-        halting = np.zeros(len(self._lanes.lanes))
+        counts = np.zeros((2, len(self._lanes.lanes)))
         for each in reversed(read):
-            self._read_halting(each, halting)
+            self._read_counts(each, counts)
         vehicles = self._vehicles(read) if self._has_vehicles else NO_VEHICLES
         shown, modes = self._shown(at_s, following), self._modes(at_s, recent)
-        return Moment(at_s, step.number, wall_ns, hole, shown, modes, halting, vehicles)
+        return Moment(at_s, step.number, wall_ns, hole, shown, modes, counts, vehicles)
 
     def halting_of(self, step: record.Step, rows: Sequence[int]) -> int | None:
         """The vehicles that halt on lanes with these rows, as a step read them; None if it is malformed."""
-        values = np.zeros(len(self._lanes.lanes))
-        return int(values[list(rows)].sum()) if self._read_halting(step, values) else None
+        counts = np.zeros((2, len(self._lanes.lanes)))
+        return int(counts[1, list(rows)].sum()) if self._read_counts(step, counts) else None
 
     def tls_of(self, step: record.Step) -> tuple[str, ...]:
         """The TLs that decided in a step."""
@@ -123,16 +123,16 @@ class MomentReader:
             modes.append(MODE_OF.get(value, ControlMode.POLICY).value)
         return bytes(modes)
 
-    def _read_halting(self, step: record.Step, values: Floats) -> bool:
-        """Write a step's halting vehicles into `values`, float64 [lanes]; return whether it has those of its TLs."""
+    def _read_counts(self, step: record.Step, counts: Floats) -> bool:
+        """Write a step's counts into `counts`, as of a Moment; return whether it has those of its TLs."""
         tls = self.tls_of(step)
         if not tls:
             return True
         lanes, rows = self._rows_of(tls)
-        if len(step.readings.halting) != len(lanes):
+        if not len(step.readings.halting) == len(step.readings.vehicles) == len(lanes):
             self.timeline.chunks.lose(f"step {step.number} has readings of other lanes")
             return False
-        values[rows] = step.readings.halting
+        counts[:, rows] = step.readings.vehicles, step.readings.halting
         return True
 
     def _vehicles(self, recent: Sequence[record.Step]) -> Vehicles:

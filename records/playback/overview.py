@@ -15,6 +15,7 @@ import numpy as np
 
 from city.errors import InputError
 from city.network import StreetNetwork
+from controller.operator import command_log
 from controller.operator.page import panels
 from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.run_state import MAX_COMMANDS, MAX_TIMES
@@ -108,13 +109,14 @@ class Overview:
         """Since when a TL has its control mode (None: not known yet), which operator set it, and its pinned version."""
         with self._lock:
             if at_s > self.read_to_s and not self.is_complete:
-                return {"since_s": None, "set_by": "", "pinned_version": 0}
+                return {"since_s": None, "set_by": "", "set_reason": "", "pinned_version": 0}
             changes = bisect_right(self._modes[tl], at_s, key=lambda change: change[0])
             since_s = self._modes[tl][changes - 1][0] if changes else self._reader.city.begin_s
             mode, pin = self._newest_command("set-mode", tl, at_s), self._newest_command("pin", tl, at_s)
             return {
                 "since_s": since_s,
                 "set_by": "" if mode.value == "policy" else mode.author,
+                "set_reason": "" if mode.value == "policy" else mode.reason,
                 "pinned_version": int(pin.value) if pin.value.isdecimal() else 0,
             }
 
@@ -179,7 +181,7 @@ class Overview:
                 values.append(getattr(step.times, f"{stage}_s"))
         for command in step.commands:
             self._add_mode(command.tl, at_s, command.mode)
-            self._add_command(at_s, "set-mode", command.tl, command.wanted, command.author)
+            self._add_command(at_s, "set-mode", command.tl, command.wanted, command.author, command.reason)
         for action in step.actions:
             self._add_command(at_s, action.action, action.target, action.value, action.author)
         for tl, tl_step in recorded.tls.items():
@@ -193,14 +195,12 @@ class Overview:
         if changes is not None and mode != (changes[-1][1] if changes else record.TlStep.POLICY):
             changes.append((at_s, mode))
 
-    def _add_command(self, at_s: float, action: str, target: str, value: str, author: str) -> None:
-        number = len(self._commands) + 1
-        self._commands.append(
-            control_pb2.Command(number=number, at_s=at_s, action=action, target=target, value=value, author=author)
-        )
-        texts = {"set-mode": f"{target} set to {value}", "step": f"step to second {value}"}
-        what = texts.get(action) or " ".join(filter(None, (action, target, value)))
-        self._mark(Mark(at_s, "command", f"{what}, by {author}"))
+    def _add_command(self, at_s: float, action: str, target: str, value: str, author: str, reason: str = "") -> None:
+        command = control_pb2.Command(at_s=at_s, action=action, target=target, value=value, author=author)
+        command.number, command.reason = len(self._commands) + 1, reason
+        self._commands.append(command)
+        ((_, text),) = command_log.lines([command])
+        self._mark(Mark(at_s, "command", text))
 
     def _mark(self, mark: Mark) -> None:
         if len(self._marks) < MAX_MARKS:

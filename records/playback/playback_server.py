@@ -93,7 +93,7 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
             frames.vehicles_section(moment.vehicles, request.view),
             frames.states_section({signal: moment.shown[signal] for signal in in_view}),
             frames.modes_section(moment.modes),
-            frames.queues_section(rows, moment.halting[rows]),
+            frames.queues_section(rows, moment.counts[1, rows]),
             frames.panel_section({name: frames.as_json(panel) for name, panel in shown.items()}),
         ]
         return frames.encode(moment.number + 1, at_s, True, sections), (tl, at_s) if tl is not None else None

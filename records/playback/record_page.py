@@ -22,6 +22,7 @@ from records.playback.record_panels import RecordPanels
 from records.playback.timeline import Timeline
 from records.record_reader import RecordReader
 from records.run_files import RunReader, open_files
+from signals.movement_names import movement_names
 
 
 class RecordPage:
@@ -41,7 +42,10 @@ class RecordPage:
         start, shapes = _start(reader)
         timeline = Timeline([file.path for file in reader.files])
         lanes = start.tracked_lanes()
-        layout = TlLayout(start.contracts, lanes.lanes, start.names)
+        # older records have no names
+        signals = start.street.signals
+        names = {id: own if own.groups else movement_names(signals[id]) for id, own in start.names.items()}
+        layout = TlLayout(start.contracts, lanes.lanes, names)
         driver = start.driver or ""
         positions = LanePositions(shapes, lanes.lanes, start.street.lane_length_m)
         city, path = reader.city, reader.files[0].path

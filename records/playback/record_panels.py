@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from controller.operator.page import panels
 from controller.operator.page.panels import TlHistory
 from controller.operator.run_state import HISTORY_S
 from controller.operator.tl_layout import TlLayout
+from controller.telemetry.traffic import RecentTraffic
 from protos import record_pb2 as record
 from records.playback.moments import LOOK_BACK_S, Moment, MomentReader
 from records.playback.overview import Overview
@@ -47,12 +50,19 @@ class RecordPanels:
         return {
             **panels.city_panel(run, overview.figures(at_s), overview.alarms(at_s), overview.commands(at_s)),
             **overview.progress(at_s),
+            "traffic": panels.traffic(list(self._layout.contracts), self._traffic(moment)),
             "has_ended": False,
             "collect_ms": None,
             "wall": wall_text(moment.wall_ns) if moment.wall_ns else "",
             "hole": moment.hole,
             "damage": str(self._timeline.chunks.losses),
         }
+
+    def _traffic(self, moment: Moment) -> RecentTraffic:
+        """The traffic at a second, without that of the time before, for which all steps would be read."""
+        by_tl = [moment.counts[:, rows].sum(1) for rows in self._layout.lane_rows.values()]
+        vehicles, halting = np.array(by_tl).reshape(-1, 2).T
+        return RecentTraffic(vehicles, halting, np.full(len(by_tl), np.nan), np.nan, np.nan, 0.0)
 
     def tl(self, tl: str, moment: Moment, since_s: float | None) -> dict[str, Any]:
         """A TL's panel.
@@ -85,9 +95,9 @@ class RecordPanels:
         newest = steps[decided[-1]] if decided else record.TlStep()
         since = steps[decided[-1] :] if decided else []
         overridden = panels.overrides(
-            states for step in since for states in step.states if states.at_s <= moment.at_s
-        )  # fmt: skip
-        override = f"{overridden[-1]['signal']}: {overridden[-1]['reason']}" if overridden else ""
+            (states for step in since for states in step.states if states.at_s <= moment.at_s), self._layout.names
+        )
+        override = f"{overridden[-1]['signal']}: {overridden[-1]['text']}" if overridden else ""
         return {
             "mode": ControlMode(moment.modes[self._layout.index[tl]]).name.lower(),
             **self._overview.tl(tl, moment.at_s),

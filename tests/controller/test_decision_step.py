@@ -346,11 +346,13 @@ def test_an_operators_command_is_followed_from_the_next_step_on_and_published(cr
     connection, events = SteppedConnection(1.0), Events()
     loop = monitored(crossing, [events], connection=connection)
     run(loop, 30)
-    loop.set_mode("SA101", OperatorMode.FIXED, "ada")
+    loop.set_mode("SA101", OperatorMode.FIXED, "ada", "roadworks")
     run(loop, 90)
     loop.close()
     ((at_s, command),) = [(event.at_s, command) for event in events for command in event.commands]
-    assert at_s == 30 and command == ("SA101", OperatorMode.FIXED, "ada", ControlMode.POLICY, ControlMode.FIXED)
+    assert at_s == 30 and command == (
+        "SA101", OperatorMode.FIXED, "ada", ControlMode.POLICY, ControlMode.FIXED, "roadworks",
+    )  # fmt: skip
     assert loop.intersections["SA101"].is_released and loop.counters.fallbacks == 0
     with pytest.raises(KeyError):
         loop.set_mode("SA999", OperatorMode.HOLD, "ada")

@@ -35,10 +35,12 @@ def chromium():
 
 
 @contextlib.contextmanager
-def opened(browser, url, status, width=1280, height=800, scheme="dark"):
+def opened(browser, url, status, width=1280, height=800, scheme="dark", is_first_visit=False):
     """The page in a context of its own, once it shows a status; a browser's error or a script's error fails the
     test."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    if not is_first_visit:
+        context.add_init_script("localStorage.setItem('legend', 'closed')")
     page, errors = context.new_page(), []
     page.set_default_timeout(TIMEOUT_MS)
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

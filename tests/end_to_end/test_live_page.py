@@ -4,6 +4,7 @@ import contextlib
 import functools
 import re
 import signal
+import tempfile
 import threading
 import time
 
@@ -31,6 +32,16 @@ def browser():
 
 
 opened = functools.partial(real_browser.opened, status="live")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_folder(tmp_path_factory):
+    """A folder for modes, log and token: those of other runs are not shown."""
+    folder = str(tmp_path_factory.mktemp("operator"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 def name_operator(page, name):
@@ -260,16 +271,18 @@ def test_a_search_without_a_result_is_forgotten(browser, url):
         assert not page.locator("#toast").is_visible()
 
 
-NOW = dict(mode="policy", since_s=5, set_by="", until_s=0, model="SA101", version=3, pinned_version=0, reason="")
+NOW = dict(
+    mode="policy", since_s=5, set_by="", set_reason="", until_s=0, model="SA101", version=3, pinned_version=0, reason=""
+)
 DECISION = dict(at_s=10, observation=[], phases=[0], min_green_passed=True, action=[1], scores=[], failure="")
 
 
 @pytest.mark.parametrize(
     ("now", "decision", "pressed", "bold", "note"),
     [
-        pytest.param({}, {}, ["policy"], ["green 1"], "", id="policy"),
+        pytest.param({}, {}, ["policy"], [1], "", id="policy"),
         pytest.param({"mode": "fixed", "set_by": "Ada"}, {}, ["fixed"], [], "not followed in mode fixed", id="fixed"),
-        pytest.param({"mode": "hold", "set_by": "Ada"}, {}, ["hold"], ["green 2"], "not followed in mode hold", id="hold"),
+        pytest.param({"mode": "hold", "set_by": "Ada"}, {}, ["hold"], [2], "not followed in mode hold", id="hold"),
         pytest.param({"mode": "fallback"}, {"action": [], "failure": "Unavailable: x"}, [], [], "no valid answer", id="fallback"),
         pytest.param({"mode": "recovering"}, {}, [], [], "not followed in mode recovering", id="recovering"),
     ],
@@ -281,7 +294,7 @@ def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decisi
         shown = page.evaluate(
             """([now, decision]) => {
                 const panel = greenserve.tlPanel(), requested = [panel.tl.greens[0][2]];
-                panel.update({ is_first: true, now, decision, band: [], queue: [], overrides: [], sentences: [],
+                panel.update({ is_first: true, now, decision, band: [], queue: [], overrides: [], sentences: [], shown: [],
                     states: { requested, permitted: requested } }, 10);
                 const texts = (query) => [...document.querySelectorAll(query)].map((each) => each.textContent);
                 return [[...document.querySelectorAll("[data-mode][aria-pressed=true]")].map((each) => each.dataset.mode),
@@ -289,7 +302,8 @@ def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decisi
             }""",
             [{**NOW, **now}, {**DECISION, **decision}],
         )
-        assert shown[:2] == [pressed, bold] and note in shown[2]
+        names = page.evaluate("greenserve.tlPanel().tl.green_names[0]")
+        assert shown[:2] == [pressed, [names[green] for green in bold]] and note in shown[2]
 
 
 def test_the_mean_of_a_minute_knows_decisions_that_are_rarer(browser, url):
@@ -313,15 +327,17 @@ def test_times_are_those_of_the_streets_clock(browser, url):
         page.wait_for_selector("#commands *")
         texts = page.evaluate("""() => {
             const run = { second: 4000, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 };
-            const commands = [["set-mode", "SA101", "fixed until second 4500"], ["step", "", "3700.5"]].map(
-                ([action, target, value], k) => ({ number: 900 + k, at_s: 3600 + k, action, target, value, author: "Ada" }));
-            const settings = [{ tls: ["SA101"], count: 3, value: "fixed", author: "Ada", at_s: 3600, until_s: 4500 }];
+            const commands = [{ at_s: 3601, text: "step to second 3700.5, by Ada" },
+                { at_s: 3600, text: "SA101 set to fixed until second 4500, by Ada" }];
+            const settings = [{ at_s: 3600, text: "SA101 and 2 more: fixed until second 4500, by Ada" },
+                { at_s: null, text: "SA102: version 3, by Ada" }];
             greenserve.cityPanel().update({ run, commands, settings, latency_ms: {}, alarms: [] }, 1);
             const lines = [...document.querySelectorAll("#commands li, #settings li")].map((each) => each.textContent);
             return [...lines, document.querySelector("#commands time").title];
         }""")
         assert texts == [
-            "SA101 and 2 more: fixed until 01:15:00, by Ada, at 01:00:00",
+            "01:00:00 SA101 and 2 more: fixed until 01:15:00, by Ada",
+            "SA102: version 3, by Ada",
             "01:00:01 step to 01:01:40, by Ada",
             "01:00:00 SA101 set to fixed until 01:15:00, by Ada",
             "simulated second 3601",
@@ -350,17 +366,84 @@ def test_one_cause_is_shown_and_its_consequences_are_folded(browser, url):
         ]  # fmt: skip
 
 
-def test_the_legend_has_the_colours_of_vehicles(browser, url):
+def test_the_legend_has_the_colours_of_vehicles_and_queues(browser, url):
     with opened(browser, url) as page:
-        page.evaluate("document.querySelectorAll('#city-panel > details').forEach((each) => { each.open = true; })")
+        page.click("#legend-fold summary")
         assert "vehicle slower than 5 m/s" in page.inner_text("#legend")
-        colours = page.evaluate("""() => [...document.querySelectorAll("#legend canvas")].slice(-4).map((canvas) => {
-            const [r, g, b] = canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data;
-            return "#" + [r, g, b].map((each) => each.toString(16).padStart(2, "0")).join("");
+        pixels = page.evaluate("""() => [...document.querySelectorAll("#legend [data-swatch] canvas")].map((canvas) => {
+            const [r, g, b, alpha] = canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data;
+            return ["#" + [r, g, b].map((each) => each.toString(16).padStart(2, "0")).join(""), alpha];
         })""")
-        assert colours == page.evaluate(
-            "['free', 'slow', 'stopped', 'queue'].map((name) => greenserve.map.colours[name])"
-        )
+        colours = page.evaluate("['free', 'slow', 'stopped', 'queue'].map((name) => greenserve.map.colours[name])")
+        assert pixels[:4] == [[colour, 255] for colour in colours]
+        alphas = [alpha for _, alpha in pixels[4:]]
+        assert len(alphas) == 3 and alphas == sorted(set(alphas)) and alphas[0] > 40 and alphas[-1] < 255
+
+
+def test_the_legend_is_open_at_the_first_visit_until_it_is_closed(browser, url):
+    with opened(browser, url, is_first_visit=True) as page:
+        assert page.locator("#legend").is_visible()
+        page.reload()
+        page.wait_for_selector("#legend:visible")
+        page.click("#legend-fold summary")
+        wait_until(lambda: page.evaluate("localStorage.getItem('legend')") == "closed")
+        page.reload()
+        page.wait_for_selector("#status.live")
+        assert not page.locator("#legend").is_visible()
+
+
+def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#alarms *")
+        chosen = page.evaluate("""() => {
+            const run = { second: 100, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 }, name = "GreenserveTLInFallback";
+            const alarms = [{ id: name, name, severity: "warning", since_s: 5, count: 1, text: "", ended_s: null,
+                acknowledged_by: "", subjects: ["SA104", "answers"] }];
+            const traffic = { vehicles: 9, halting: 5, delay_s: 90, mean_vehicles: null, mean_halting: 2.25, span_s: 900,
+                worst: [["SA102", 5, 90], ["SA101", 0, null]] };
+            greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic }, 1, 36);
+            const texts = [...document.querySelectorAll(".figures b, #worst tbody tr")].map((each) => each.innerText);
+            const found = [];
+            for (const query of ["#alarms .places button", "#worst button"]) {
+                const buttons = document.querySelectorAll(query);
+                buttons[0].click();
+                found.push(document.getElementById("tl-name").textContent, buttons.length, greenserve.map.scale > 2);
+            }
+            return [texts, found];
+        }""")
+        assert chosen[0][:4] == ["9", "5", "36 km/h", "1.5 min"]
+        assert [text.split() for text in chosen[0][4:]] == [["SA102", "5", "1.5", "min"], ["SA101", "0", "–"]]
+        assert chosen[1] == ["SA104", 1, True, "SA102", 2, True]
+        at = page.evaluate("[greenserve.map.x, greenserve.map.y, ...greenserve.tlPanel().tl.at]")
+        assert at[:2] == at[2:]
+
+
+def test_one_command_with_a_reason_is_for_all_chosen_tls(browser, url):
+    with opened(browser, url) as page:
+        for index, modifiers in ((2, []), (0, ["Shift"]), (1, ["Shift"]), (1, ["Shift"])):
+            x, y = page.evaluate(f"greenserve.map.screen(...greenserve.map.city.tls[{index}].at)")
+            page.locator("#map").click(position={"x": x, "y": y}, modifiers=modifiers)
+        names = page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
+        assert page.inner_text("#command-tls") == f"A command is for 2 TLs: {names[2]}, {names[0]}"
+        assert page.inner_text("#tl-name") == names[2]
+        page.fill("#reason", "roadworks in Main Street")
+        page.click("[data-mode=fixed]")
+        name_operator(page, "Ada")
+        wait_until(lambda: page.evaluate("[0, 1, 2].map((k) => greenserve.map.modes[k])") == [4, 0, 4])
+        assert "set by Ada: roadworks in Main Street" in page.inner_text("#tl-mode")
+        assert page.input_value("#reason") == ""
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#city-panel:visible")
+        assert not page.locator("#command").is_visible()
+        line = f"{names[2]}, {names[0]} set to fixed, by Ada: roadworks in Main Street"
+        wait_until(lambda: line in page.inner_text("#commands"))
+        page.click("#all-shown")
+        assert page.inner_text("#command-tls").startswith(f"A command is for {len(names)} TLs: ")
+        page.click("[data-mode=policy]")
+        wait_until(lambda: set(page.evaluate("[...greenserve.map.modes]")) == {0})
+        with page.expect_download() as download:
+            page.click("h3 a")
+        assert "roadworks in Main Street" in download.value.path().read_text()
 
 
 MIN_CONTRAST = 4.5
@@ -492,7 +575,7 @@ def test_a_tls_panel_leaves_the_count_of_alarms_visible(browser, url):
         assert counted == [True, "2 alarms, critical", "status critical", "(2) grid · greenserve", False]
 
 
-def test_alarms_and_links_are_named_as_they_are(browser, url):
+def test_alarms_are_named_as_they_are(browser, url):
     with opened(browser, url) as page:
         page.wait_for_selector("#alarms *")
         names = page.evaluate("""() => {
@@ -504,8 +587,6 @@ def test_alarms_and_links_are_named_as_they_are(browser, url):
             return [...document.querySelectorAll("#alarms strong")].map((each) => each.textContent);
         }""")
         assert names == ["TL In Fallback", "Many TLs In Fallback", "Run Late"]
-        named = page.evaluate("import('/static/panels.js').then(({ spans }) => spans([0, 1, 2, 6, 8, 9]))")
-        assert named == "0–2 6 8–9"
 
 
 @pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)

@@ -116,12 +116,12 @@ def test_show_has_operators_commands_with_their_author(with_step, run):
     def change(step):
         modes = {"mode_before": record.TlStep.POLICY, "mode": record.TlStep.FIXED}
         for tl in ("SA101", "SA102"):
-            step.commands.add(tl=tl, wanted="fixed", author="ada\x1b[2J", **modes)
+            step.commands.add(tl=tl, wanted="fixed", author="ada\x1b[2J", reason="roadworks", **modes)
             step.actions.add(action="pin", target=tl, value="3", author="ada")
         step.actions.add(action="speed", value="2", author="bo")
 
     assert run("show", with_step(change), "--tl", "SA101").splitlines()[:3] == [
-        "00:00:00 SA101: ada\ufffd[2J set it to fixed: policy -> fixed",
+        "00:00:00 SA101: ada\ufffd[2J set it to fixed (roadworks): policy -> fixed",
         "00:00:00 ada: pin SA101 3",
         "00:00:00 bo: speed 2",
     ]

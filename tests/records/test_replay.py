@@ -127,7 +127,7 @@ def operated(loop):
         (60, "SA104", "policy"), (75, "SA103", "fixed"), (90, "SA101", "policy"), (120, "SA102", "policy"),
     ):  # fmt: skip
         if loop.now == at_s:
-            loop.set_mode(tl, OperatorMode(wanted), "ada")
+            loop.set_mode(tl, OperatorMode(wanted), "ada", "roadworks")
     if loop.now == 60:
         loop.note_action(OperatorAction("pin", "SA104", "3", "ada"))
 

@@ -118,15 +118,15 @@ def test_values_of_q_networks_are_not_called_probabilities():
 
 def test_greens_and_states_are_named_by_their_movements():
     groups = (
-        MovementGroup("northbound through", "northbound", "through", 0.0, (0,)),
+        MovementGroup("northbound through", "northbound", "through", 0.0, (0,), ("n",)),
         MovementGroup("eastbound left", "eastbound", "left", 90.0, (1,)),
     )
     override = record.Override(signal="A0", reason=T.MIN_GREEN, requested="yr")
     of_second = states("Gr", requested=["yr"], overrides=[override])
     text = sentence(contract(), step(action=[1], states=[of_second]), "", {"A0": MovementNames(groups)})
     assert text == (
-        "08:10:05 SA101: saw current northbound through (green 0), queues n 25%; chose eastbound left (green 1) by "
-        "SA101 version 7; permitted northbound through; not yellow for northbound through: a green has not reached its "
+        "08:10:05 SA101: saw current northbound through (green 0), queues northbound through 25%; chose eastbound left "
+        "(green 1) by SA101 version 7; permitted northbound through; not yellow for northbound through: a green has not reached its "
         "min green (min_green)"
     )
 

@@ -111,6 +111,16 @@ def test_a_crossing_and_its_opposite_direction_are_one_movement():
     assert [group.links for group in names.groups] == [(0, 1)] and names.of_state("rG") == names.of_state("GG")
 
 
+def test_lanes_are_named_by_their_movements_and_told_apart_where_these_are_the_same():
+    signal = junction(*approach("n", NORTH, "ssrl"), crossing(WEST, "", "x"))
+    lanes = [("n_1", "o"), ("n_2", "o"), ("n_3", "o"), ("n_3", "o"), (":w0", ":c0")]
+    names = movement_names(replace(signal, links=tuple((pair,) for pair in lanes)))
+    assert names.lane_names == {
+        "n_1": "northbound through (n_1)", "n_2": "northbound through (n_2)", "n_3": "northbound left + right",
+        ":c0": "pedestrians across the west leg", ":w0": "pedestrians across the west leg",
+    }  # fmt: skip
+
+
 def test_city_toml_states_names_of_approaches_movements_crossings_and_states():
     programs = network.of_sumocfg(GRID / "grid.sumocfg").signals["A0"].programs
     signal = replace(

@@ -12,7 +12,7 @@ Invariants:
 - The browser asks for each frame (pull), so each watcher has at most one in flight; nothing is queued for it, and steps
   that it had no time for are skipped. The sequence number shows how many.
 - Without a watcher, nothing is read from SUMO for the page, nothing is encoded and no frame is made; an event costs the
-  entry in the history.
+  entry in the history and the sums of the traffic.
 - A TL's panel is made of the record's messages, so that a record's page (`records.playback`) is made by the same code:
   `frame_server` (the WebSocket side), `panels` (texts and figures), `street_data` (what never changes), `site` (the
   rest of HTTP), `security` (the refusal of other sites' requests) and `frames` (the binary form).

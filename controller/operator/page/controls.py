@@ -6,7 +6,7 @@ from controller.operator.control_messages import METHODS
 from controller.operator.errors import OperatorError, Status
 
 ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
-    "set-mode": ("SetMode", {"tls": "tls", "mode": "mode", "for_s": "for_seconds"}),
+    "set-mode": ("SetMode", {"tls": "tls", "mode": "mode", "for_s": "for_seconds", "reason": "reason"}),
     "pause": ("Pause", {}),
     "resume": ("Resume", {}),
     "step": ("Step", {"until_s": "until_s"}),
@@ -14,7 +14,7 @@ ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "acknowledge": ("AcknowledgeAlarm", {"alarm": "id"}),
 }
 """By action: the method that it calls, and by key of the command the request's field."""
-OPTIONAL = ("for_s", "author")
+OPTIONAL = ("for_s", "reason", "author")
 
 
 def parse_command(command: Any) -> tuple[str, Any]:

@@ -16,6 +16,7 @@ from controller.operator.page.street_data import StreetData
 from controller.operator.service import OperatorService
 from controller.operator.tl_layout import TlLayout
 from controller.sumo.connection import SumoConnection, ViewConnection
+from controller.telemetry.traffic import TrafficMeter
 
 log = logging.getLogger("controller")
 
@@ -24,10 +25,15 @@ class LivePage:
     """The page of one run."""
 
     def __init__(
-        self, config: ControllerConfig, address: tuple[str, int], service: OperatorService, token: OperatorToken
+        self,
+        config: ControllerConfig,
+        address: tuple[str, int],
+        service: OperatorService,
+        token: OperatorToken,
+        traffic: TrafficMeter,
     ) -> None:
         """Listen on the address. Raises InputError if it cannot be used. `token`: of commands."""
-        self._config, self._service, self._token = config, service, token
+        self._config, self._service, self._token, self._traffic = config, service, token, traffic
         self._socket = listen(*address)
         self._collector: Collector | None = None
         self._server: PageServer | None = None
@@ -53,6 +59,7 @@ class LivePage:
             service,
             Exports(service.policies, city.serving.models_dir),
             self._collector,
+            self._traffic,
         )
         self._server.start()
         value, file = self._token

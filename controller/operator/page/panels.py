@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from controller.operator import command_log
 from controller.operator.control_messages import fields
-from controller.recording.sentences import explanation, sentence
+from controller.recording.sentences import override_text, sentence
+from controller.telemetry.traffic import RecentTraffic
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
@@ -21,6 +23,10 @@ RATE_S = 30.0
 """Wall time over which decisions a second are counted."""
 MAX_SENTENCES = 40
 """Decisions that are put into sentences at once."""
+MAX_COMMAND_LINES = 30
+"""Lines of operators' commands."""
+MAX_WORST = 10
+"""TLs that the list of the worst has."""
 STAGES = ("sumo", "observe", "inference", "apply")
 """Stages of a decision step, in their order."""
 
@@ -29,14 +35,36 @@ def city_panel(
     run: Mapping[str, Any],
     figures: Mapping[str, Any],
     alarms: Iterable[control_pb2.Alarm],
-    commands: Iterable[control_pb2.Command],
+    commands: Sequence[control_pb2.Command],
 ) -> dict[str, Any]:
     """The run as a whole. `figures`: of the function `figures`."""
     return {
         "run": run,
         **figures,
         "alarms": [{**fields(alarm), "ended_s": None if alarm.is_active else alarm.ended_s} for alarm in alarms],
-        "commands": [fields(command) for command in commands],
+        "commands": [
+            {"at_s": c.at_s, "unix_s": c.unix_s, "text": text}
+            for c, text in reversed(command_log.lines(commands)[-MAX_COMMAND_LINES:])
+        ],
+    }
+
+
+def traffic(tls: Sequence[str], recent: RecentTraffic) -> dict[str, Any]:
+    """The city's traffic, and the TLs with most halting vehicles now. `tls`: in the order of the figures."""
+    halting = np.nan_to_num(recent.halting)
+    worst = np.lexsort((-np.nan_to_num(recent.delay_s), -halting))[:MAX_WORST]
+    return {
+        "vehicles": float(np.nansum(recent.vehicles)),
+        "halting": float(halting.sum()),
+        "delay_s": None if np.isnan(recent.delay_s).all() else round(float(np.nansum(recent.delay_s)), 1),
+        "mean_vehicles": _finite([recent.mean_vehicles])[0],
+        "mean_halting": _finite([recent.mean_halting])[0],
+        "span_s": recent.span_s,
+        "worst": [
+            [tls[k], float(halting[k]), *_finite([recent.delay_s[k]])]
+            for k in worst
+            if halting[k] > 0 or recent.delay_s[k] > 0
+        ],
     }
 
 
@@ -105,20 +133,20 @@ def tl_panel(
         "shown": _shown(contract, names, history.band),
         "band": history.band,
         "queue": history.queue,
-        "overrides": overrides(each for each in states if each.at_s > history.after_s),
+        "overrides": overrides((each for each in states if each.at_s > history.after_s), names),
         "sentences": [sentence(contract, step, driver, names) for step in new[-MAX_SENTENCES:]],
     }
 
 
-def overrides(states: Iterable[record.States]) -> list[dict[str, Any]]:
-    """The requests that were not permitted, in their order."""
+def overrides(states: Iterable[record.States], names: Mapping[str, MovementNames]) -> list[dict[str, Any]]:
+    """The requests that were not permitted, in their order. `names`: by signal, of its movements."""
     return [
         {
             "at_s": each.at_s,
             "signal": override.signal,
             "requested": override.requested,
             "permitted": override.permitted,
-            "reason": explanation(override.reason),
+            "text": override_text(override, names),
         }
         for each in states
         for override in each.overrides

@@ -3,6 +3,7 @@
 GET  /            the page; /static/... its files
 GET  /city.json   what never changes (street_data), gzip
 GET  /live        WebSocket (frame_server): a frame is sent as soon as there is something new, or after IDLE_INTERVAL_S
+GET  /log.csv     operators' commands, also those before the controller's start
 POST /command     {"action": ..., "author": ..., ...} with the token: see controls.ACTIONS
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from aiohttp import WSCloseCode, web
 
+from controller.operator.command_log import as_csv
 from controller.operator.control_messages import fields
 from controller.operator.errors import OperatorError
 from controller.operator.page import frames, panels
@@ -32,8 +34,9 @@ from controller.operator.page.frames import View
 from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.page.site import Site
 from controller.operator.page.watched_tl import WatchedTl
-from controller.operator.run_state import KeptStep
+from controller.operator.run_state import MAX_LOGGED_COMMANDS, KeptStep
 from controller.operator.service import OperatorService
+from controller.telemetry.traffic import TrafficMeter
 from protos import control_pb2
 
 MIN_FRAME_INTERVAL_S = 0.1
@@ -56,7 +59,7 @@ RUN_FAILED = 4001
 LAST_FRAME_S = 0.2
 """Wall time in which watchers get the frame that says that the run has ended."""
 NOW = (
-    "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "reason", "decided_s",
+    "mode", "since_s", "set_by", "set_reason", "until_s", "model", "version", "pinned_version", "reason", "decided_s",
 )  # fmt: skip
 """Fields of a TL's state in the operator API that its panel shows."""
 
@@ -97,7 +100,9 @@ class PageServer(FrameServer[LiveWatcher]):
     log = logging.getLogger("controller")
     output = "the controller's log"
 
-    def __init__(self, site: Site, service: OperatorService, exports: Exports, collector: Collector) -> None:
+    def __init__(
+        self, site: Site, service: OperatorService, exports: Exports, collector: Collector, traffic: TrafficMeter
+    ) -> None:
         """Prepare the page; `start` answers requests.
 
         Args:
@@ -105,12 +110,13 @@ class PageServer(FrameServer[LiveWatcher]):
             service: of the run.
             exports: where its models come from.
             collector: reads from SUMO for the page.
+            traffic: of the run.
         """
         super().__init__(site)
         self._street = site.street
         self._service, self._state = service, service.state
         self._exports = exports
-        self._collector = collector
+        self._collector, self._traffic = collector, traffic
         self._awaiting: set[LiveWatcher] = set()
         """Those that have asked and wait for news: a step wakes the page for them alone."""
         self._made_s = 0.0
@@ -133,7 +139,9 @@ class PageServer(FrameServer[LiveWatcher]):
 
     def start(self) -> None:
         """Answer requests from now on."""
-        self._loop.run_until_complete(self.begin(web.post("/command", self._command)))
+        self._loop.run_until_complete(
+            self.begin(web.post("/command", self._command), web.get("/log.csv", self._log_csv))
+        )
         self._state.watchers.wake_page = self._wake
         self._thread.start()
 
@@ -196,6 +204,14 @@ class PageServer(FrameServer[LiveWatcher]):
             watcher.city_s = -math.inf  # all see the command at once
             watcher.changed.set()
         return web.json_response({"run": fields(self._service.run())})
+
+    async def _log_csv(self, request: web.Request) -> web.Response:
+        name = "commands.csv"
+        return web.Response(
+            text=as_csv(self._state.commands(MAX_LOGGED_COMMANDS)),
+            content_type="text/csv",
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        )
 
     def take(self, watcher: LiveWatcher, request: FrameRequest) -> None:
         if request.is_fresh:
@@ -409,6 +425,7 @@ class PageServer(FrameServer[LiveWatcher]):
                 self._service.alarms.current(with_ended=True),
                 state.commands(),
             ),
+            "traffic": panels.traffic(state.tls, self._traffic.recent()),
             "settings": self._service.settings(),
             "failure": state.failure,
             "collect_ms": round(1000 * collector.took_s, 2),

@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,10 @@ class StreetData:
                     "id": signal,
                     "at": _rounded(at),
                     "links": _links(links_of.get(signal, ()), lane_index),
-                    "movements": [asdict(group) for group in layout.names.get(signal, MovementNames()).groups],
+                    "movements": [
+                        {"name": group.name, "kind": group.kind, "heading_deg": group.heading_deg, "links": group.links}
+                        for group in layout.names.get(signal, MovementNames()).groups
+                    ],
                 }
                 for signal, at in zip(signals, self.signal_at.tolist(), strict=True)
             ],
@@ -103,6 +105,11 @@ class StreetData:
             "action": contract.action.kind,
             "scores": contract.action.scores or "probabilities",
             "features": [[f.kind, f.signal_id, f.lane_id] for f in contract.observation.features],
+            "lane_names": dict(
+                pair
+                for signal in contract.signal_ids
+                for pair in self.layout.names.get(signal, MovementNames()).lane_names.items()
+            ),
             "normalisation": contract.observation.normalisation,
             "greens": [greens_of(signal) for signal in contract.signals],
             "green_names": [

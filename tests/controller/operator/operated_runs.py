@@ -23,9 +23,9 @@ from signals.fallback.control_mode import ModeState, operator_mode
 TLS = ("SA101", "SA102", "SA103")
 
 
-def set_modes(tls, mode, author, for_s=0.0):
+def set_modes(tls, mode, author, for_s=0.0, reason=""):
     """A command as `command_of` takes it: (method of the queue, its arguments)."""
-    return "set_modes", tls, mode, for_s, author
+    return "set_modes", tls, mode, for_s, reason, author
 
 
 def command_of(queue, command):
@@ -41,10 +41,10 @@ class Loop:
         self.now, self.actions, self.commands = now, [], []
         self.intersections = {tl: SimpleNamespace(state=ModeState()) for tl in tls}
 
-    def set_mode(self, tl, wanted, author):
+    def set_mode(self, tl, wanted, author, reason=""):
         x = self.intersections[tl]
         before, x.state = x.state.mode, operator_mode(x.state, wanted, self.now)
-        self.commands.append(OperatorCommand(tl, wanted, author, before, x.state.mode))
+        self.commands.append(OperatorCommand(tl, wanted, author, before, x.state.mode, reason))
         return self.commands[-1]
 
     def note_action(self, action):

@@ -150,6 +150,7 @@ COMMANDS = st.one_of(
         st.sampled_from(list(OperatorMode)),
         st.sampled_from(["ann", "bob"]),
         st.sampled_from([0.0, 5.0, 20.0]),
+        st.sampled_from(["", "roadworks"]),
     ),
     st.tuples(
         st.just("pin_model"), st.sampled_from(TLS), st.sampled_from([None, 1, 2]), st.sampled_from(["ann", "bob"])
@@ -171,7 +172,7 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
             match command:
                 case "pin_model", tl, version, _:
                     pinned[tl] = version
-                case "set_modes", tls, mode, for_s, _:
+                case "set_modes", tls, mode, for_s, _, _:
                     for tl in tls:
                         wanted[tl] = mode
                         until[tl] = operated.loop.now + (for_s or math.inf) if mode is not POLICY else math.inf
@@ -214,15 +215,15 @@ def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
     assert again.pins.pinned == {"SA103": 7} and again.queue.next_s == 160.0
     assert "SA101 begins in mode fixed, which ann set before this start, until second 160" in caplog.text
     assert "SA103 begins with version 7, which bob pinned before this start" in caplog.text
-    # pages and ctl show them too, with their time and author
-    assert [(c.at_s, c.target, c.value, c.author) for c in again.state.commands()] == [
-        (100.0, "SA101", "fixed until second 160, before this start", "ann"),
-        (100.0, "SA102", "hold, before this start", "bob"),
-    ]
-    assert [(s["tls"], s["value"], s["author"], s["at_s"], s["until_s"]) for s in again.service.settings()] == [
-        (["SA101"], "fixed", "ann", 100.0, 160.0),
-        (["SA102"], "hold", "bob", 100.0, 0.0),
-        (["SA103"], "version 7", "bob", None, 0.0),
+    # pages and ctl show all commands, those that were replaced too
+    assert [(c.number, c.at_s, c.target, c.value, c.author) for c in again.state.commands()] == [
+        (1, 100.0, "SA101", "fixed until second 160", "ann"), (2, 100.0, "SA102", "fixed until second 160", "ann"),
+        (3, 100.0, "SA102", "hold", "bob"), (4, 100.0, "SA103", "7", "bob"),
+    ]  # fmt: skip
+    assert [(line["at_s"], line["text"]) for line in again.service.settings()] == [
+        (100.0, "SA101: fixed until second 160, by ann"),
+        (100.0, "SA102: hold, by bob"),
+        (None, "SA103: version 7, by bob"),
     ]
 
 
@@ -230,12 +231,12 @@ def test_settings_of_one_command_are_one_line():
     operated = OperatedRun(
         loop=Loop([f"TL{k}" for k in range(1000)]), run_contracts=contracts([f"TL{k}" for k in range(1000)])
     )
-    operated.queue.set_modes(operated.state.tls, FIXED, 0.0, "ann", operated.loop)
+    operated.queue.set_modes(operated.state.tls, FIXED, 0.0, "", "ann", operated.loop)
     operated.loop.now = 5.0
-    operated.queue.set_modes(["TL3"], FIXED, 0.0, "bob", operated.loop)
+    operated.queue.set_modes(["TL3"], FIXED, 0.0, "", "bob", operated.loop)
     newest, all_others = operated.service.settings()
-    assert (newest["tls"], newest["author"]) == (["TL3"], "bob")
-    assert all_others["count"] == 999 and len(all_others["tls"]) == 10
+    assert newest["text"] == "TL3: fixed, by bob"
+    assert all_others["text"].endswith(", TL9, TL10 and 989 more: fixed, by ann")
 
 
 @pytest.mark.parametrize(
@@ -349,6 +350,44 @@ def test_a_damaged_file_is_moved_aside_with_one_warning(path, caplog, content):
     path.write_text("damaged again")
     restarted(path)
     assert len([*path.parent.glob("*.damaged")]) == 2
+
+
+def test_a_reason_is_in_the_event_the_modes_and_the_log_and_survives_a_restart(path):
+    operated = OperatedRun(path)
+    submit(operated, set_modes(("SA101",), FIXED, "ann", reason=" road\nworks "), set_modes(("SA101",), FIXED, "ann"))
+    assert [command.reason for command in operated.loop.commands] == ["road\N{REPLACEMENT CHARACTER}works", ""]
+    submit(operated, set_modes(("SA101",), FIXED, "ann", reason="roadworks"))
+    operated.saved.close()
+    again = restarted(path)
+    assert again.loop.commands[0].reason == again.service.tl_states(["SA101"])[0].set_reason == "roadworks"
+    assert [command.reason for command in again.state.commands()][1:] == ["", "roadworks"]
+
+
+def test_a_log_that_cannot_be_read_stops_nothing(path, caplog):
+    path.with_suffix(".jsonl").mkdir()
+    operated = restarted(path)
+    submit(operated, set_modes(("SA101",), FIXED, "ann"))
+    assert operated.loop.modes()["SA101"] == "fixed" and operated.state.commands()[0].target == "SA101"
+    assert caplog.text.count("the log of earlier commands cannot be read") == 1
+
+
+def test_a_command_that_changes_no_mode_is_logged_after_its_authors_deadline(path):
+    operated = OperatedRun(path)
+    with pytest.raises(OperatorError, match="is applied after the step in progress"):
+        operated.queue.submit(command_of(operated.queue, ("pause", "ann")), 0.0)
+    operated.queue.apply(operated.loop)
+    wait_until(path.with_suffix(".jsonl").exists)
+    wait_until(lambda: '"action": "pause"' in path.with_suffix(".jsonl").read_text())
+
+
+def test_the_end_of_a_modes_time_is_logged_though_no_author_waits(path):
+    operated = OperatedRun(path)
+    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0))
+    operated.loop.now = 30.0
+    operated.queue.apply(operated.loop)
+    log = path.with_suffix(".jsonl")
+    wait_until(lambda: log.read_text().count("\n") == 2)
+    assert json.loads(log.read_text().splitlines()[1])["author"] == "ann (time is over)"
 
 
 def test_two_controllers_of_one_file_do_not_share_it(path, caplog):

@@ -1,5 +1,7 @@
 """`greenserve ctl`: its output, exit codes and errors, against a real server."""
 
+import csv
+import io
 import json
 import signal
 import subprocess
@@ -54,6 +56,19 @@ def test_a_table_and_json_show_the_same(operated, address, capsys):
         ("SA101", "policy", 0.0), ("SA102", "fixed", 1800.0), ("SA103", "fixed", 1800.0),
     ]  # fmt: skip
     assert state["tls"][0]["reason"] == "Unavailable: refused" and state["commands"][0]["number"] == 1
+
+
+def test_a_reason_is_shown_and_the_log_is_a_table_json_and_csv(operated, address, capsys):
+    assert ctl(address, "log") == 0
+    assert capsys.readouterr().out == "no commands yet\n"
+    assert ctl(address, "set", "fixed", "SA101,SA102", "--reason", "roadworks", "--author", "ann") == 0
+    assert capsys.readouterr().out.count("ann (roadworks)") == 2
+    assert ctl(address, "tls") == ctl(address, "log") == 0
+    assert capsys.readouterr().out.count("SA101, SA102 set to fixed, by ann: roadworks\n") == 2
+    assert ctl(address, "log", "--csv") == 0
+    header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert [dict(zip(header, row, strict=True))["target"] for row in rows] == ["SA101", "SA102"]
+    assert [each["reason"] for each in printed(capsys, address, "log")["commands"]] == ["roadworks", "roadworks"]
 
 
 def test_every_command_reaches_the_run(operated, address, capsys):

@@ -62,7 +62,7 @@ def interface_of(recorder, tmp_path):
             config = parse(["--city", city, "--policy", "max-pressure", *flags])
             alarms = SimpleNamespace(note_pace=lambda state: None)
             metrics = ControllerMetrics(CollectorRegistry())
-            made = OperatorInterface(config, contracts(), None, alarms, metrics, recorder)
+            made = OperatorInterface(config, contracts(), None, alarms, metrics, recorder, None)
             closing.callback(made.close)
             return made
 

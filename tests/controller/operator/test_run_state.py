@@ -7,7 +7,7 @@ import pytest
 
 from controller.events import OperatorCommand, Shown
 from controller.operator import run_state
-from controller.operator.run_state import HISTORY_S, MAX_COMMANDS, RunState
+from controller.operator.run_state import HISTORY_S, MAX_COMMANDS, MAX_LOGGED_COMMANDS, RunState
 from protos import policy_pb2
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Readings
@@ -46,7 +46,7 @@ def test_mode_changes_have_the_second_and_the_reason(state):
 
 def test_an_override_is_the_reason_until_the_next_decision(state):
     state.add(event(10, [decision("SA102")], [Override("B1", OverrideReason.MIN_GREEN, "GG", "rr")]))
-    assert state.state("SA102").reason == "B1: a green has not reached its min green (min_green)"
+    assert state.state("SA102").reason == "B1: not GG: a green has not reached its min green (min_green)"
     state.add(event(15, [decision("SA102")]))
     assert state.state("SA102").reason == ""
 
@@ -63,11 +63,16 @@ def test_a_command_is_seen_before_the_event_of_its_step(state):
     assert state.state("SA101").mode == "fixed" and state.watchers.sequence > before
 
 
+def test_modes_hold_since_the_second_at_which_the_run_begins(state):
+    state.begin(57_600.0)
+    assert state.state("SA101").since_s == state.second == 57_600
+
+
 def test_commands_are_bounded_and_numbered(state):
     for k in range(3 * MAX_COMMANDS):
         state.note(k, "pause", "", "", "ann")
     assert [command.number for command in state.commands(2)] == [3 * MAX_COMMANDS - 1, 3 * MAX_COMMANDS]
-    assert len(state.commands()) == MAX_COMMANDS
+    assert len(state.commands()) == MAX_COMMANDS and len(state.commands(MAX_LOGGED_COMMANDS)) == 3 * MAX_COMMANDS
 
 
 def test_history_is_bounded_in_time(state):

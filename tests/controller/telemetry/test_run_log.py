@@ -2,17 +2,19 @@
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from controller.events import OperatorCommand
 from controller.policies.served_contracts import ContractChanged
 from controller.run_counters import RunCounters
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.movement_names import MovementGroup, MovementNames
 from signals.policy import InvalidAction
 from signals.safety.conflicts import OverrideReason
@@ -82,6 +84,17 @@ def test_unexpected_states_are_counted_by_signal(run_log, metrics):
     assert {
         s: metrics.registry.get_sample_value("controller_unexpected_states_total", {"signal": s}) for s in ("A0", "B1")
     } == {"A0": 2, "B1": 1}
+
+
+def test_a_command_is_logged_with_its_authors_reason(run_log, caplog):
+    commands = [
+        OperatorCommand(tl, OperatorMode.HOLD, "ann", ControlMode.HOLD, ControlMode.HOLD, reason)
+        for tl, reason in (("SA101", "roadworks"), ("SA102", ""))
+    ]
+    run_log.add(replace(event(60.0), commands=commands))
+    assert lines(caplog, logging.WARNING) == [
+        "ann set SA101 to hold at 60 (roadworks)", "ann set SA102 to hold at 60",
+    ]  # fmt: skip
 
 
 def test_rejected_commands_are_counted_and_logged(run_log, metrics, caplog):

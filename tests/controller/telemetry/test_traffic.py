@@ -54,3 +54,32 @@ def test_green_share_is_the_mean_over_links_and_time(meter):
     for begin_s in range(10_000, 13_000, 10):
         meter.add(event(begin_s + 10, states=[(begin_s, begin_s + 10, ["rrrG" if begin_s % 20 else "GGGG"])]))
     assert samples(meter)["controller_green_share"] == pytest.approx((0.25 + 1) / 2, abs=0.01)
+
+
+def test_recent_traffic_is_that_of_fifteen_minutes(meter):
+    def add(now, vehicles, halting):
+        counts = np.array([[9, vehicles, 0, 0, 0], [9, halting, 0, 0, 0]], float)
+        meter.add(event(now, [decision("SA101")], readings=Readings(counts, np.zeros(5), np.zeros(5))))
+
+    recent = meter.recent()
+    assert np.isnan(
+        [*recent.vehicles, *recent.halting, *recent.delay_s, recent.mean_vehicles, recent.mean_halting]
+    ).all()
+    for now in range(0, 600, 5):
+        add(now, 10, 4)
+    recent = meter.recent()
+    assert (recent.vehicles, recent.halting, recent.delay_s) == (10, 4, 595 * 4)
+    assert (recent.mean_vehicles, recent.mean_halting, recent.span_s) == (10, 4, 595)
+    for now in range(600, 2000, 5):
+        add(now, 20, 1)
+    recent = meter.recent()
+    # a sample each 15 s
+    assert 885 <= recent.span_s <= 900
+    assert (recent.mean_vehicles, recent.mean_halting, recent.delay_s) == (20, 1, recent.span_s)
+
+
+def test_recent_traffic_of_a_tl_that_is_read_minutes_apart_is_unknown(meter):
+    for now in (0.0, 450.0, 900.0):
+        meter.add(event(now, [decision("SA101")], readings=readings(9, 4, 0, 0, 0)))
+    recent = meter.recent()
+    assert recent.halting == 4 and np.isnan([*recent.delay_s, recent.mean_halting]).all()

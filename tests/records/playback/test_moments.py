@@ -63,7 +63,7 @@ def test_queues_are_those_of_the_newest_decision_of_each_lanes_tl(played):
             values[rows] = recorded.step.readings.halting
         following = next((r for r in played.recorded if r.step.number == recorded.step.number + 1), None)
         if following is None or following.step.at_s > recorded.step.at_s:
-            assert moments.moment(recorded.step.at_s).halting.tolist() == values.tolist()
+            assert moments.moment(recorded.step.at_s).counts[1].tolist() == values.tolist()
             total += values.sum()
     assert total > 0
 
@@ -127,7 +127,7 @@ def test_a_hole_is_named_and_shows_nothing_that_is_not_known(recorded_city, tmp_
     middle = (steps[30].at_s + steps[59].at_s) / 2
     moment = played.page.moments.moment(middle)
     assert moment.hole.startswith("steps 30 to 59 are missing, between 00:0")
-    assert set(moment.shown) == {""} and not moment.halting.any() and not len(moment.vehicles.x)
+    assert set(moment.shown) == {""} and not moment.counts.any() and not len(moment.vehicles.x)
     assert played.page.moments.moment(steps[29].at_s).hole == ""
     assert played.page.moments.moment(steps[60].at_s).hole == ""
     assert played.frame(middle).panel["city"]["hole"] == moment.hole

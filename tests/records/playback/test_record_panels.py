@@ -8,10 +8,11 @@ from controller.operator.page.watched_tl import WatchedTl
 from controller.operator.run_state import RunState
 from controller.operator.tl_layout import TlLayout
 from signals.fallback.control_mode import OperatorMode
+from tests.conftest import ROOT
 from tests.records.playback.played_records import Played
 from tests.records.recorded_city import FLEET_TL, SILENT_TL, STREET_TL, record_city
 
-COMMANDED = "SA103"
+COMMANDED, REASON = "SA103", "roadworks"
 TLS = ("SA101", FLEET_TL, SILENT_TL, STREET_TL, COMMANDED)
 ALARM = "GreenserveTLInFallback"
 LISTS = ("band", "queue", "overrides")
@@ -22,7 +23,7 @@ class Operator:
 
     def __init__(self):
         self.commands = {
-            100: lambda loop: loop.set_mode(COMMANDED, OperatorMode.FIXED, "Ada"),
+            100: lambda loop: loop.set_mode(COMMANDED, OperatorMode.FIXED, "Ada", REASON),
             120: lambda loop: loop.note_action(OperatorAction("acknowledge", ALARM, "", "Ada")),
             130: lambda loop: loop.note_action(OperatorAction("pin", COMMANDED, "3", "Ada")),
             220: lambda loop: loop.set_mode(COMMANDED, OperatorMode.POLICY, "Ada"),
@@ -141,18 +142,32 @@ def test_marks_lead_to_alarms_and_commands(played):
     overview = played.page.overview.as_json()
     assert overview["is_complete"] and overview["missing"] == []
     marks = {mark.text: mark for mark in overview["marks"]}
-    assert marks[f"{COMMANDED} set to fixed, by Ada"].kind == "command"
+    assert marks[f"{COMMANDED} set to fixed, by Ada: {REASON}"].kind == "command"
     assert any(mark.kind == "warning" and SILENT_TL in text for text, mark in marks.items())
     assert [mark.at_s for mark in overview["marks"]] == sorted(mark.at_s for mark in overview["marks"])
 
 
-def test_commands_are_numbered_and_those_up_to_the_second(played):
+def test_commands_are_those_up_to_the_second_the_newest_first(played):
     early, late = (played.frame(at_s).panel["city"]["commands"] for at_s in (150, 290))
-    assert [(each["number"], each["action"], each["value"], each["author"]) for each in late] == [
-        (1, "set-mode", "fixed", "Ada"), (2, "acknowledge", "", "Ada"), (3, "pin", "3", "Ada"),
-        (4, "set-mode", "policy", "Ada"),
+    assert [each["text"] for each in late] == [
+        f"{COMMANDED} set to policy, by Ada", f"pin {COMMANDED} 3, by Ada", f"alarm {ALARM} acknowledged, by Ada",
+        f"{COMMANDED} set to fixed, by Ada: {REASON}",
     ]  # fmt: skip
-    assert early == late[:3]
+    assert early == late[1:]
+
+
+def test_a_record_without_movement_names_has_those_of_its_network():
+    older = Played(ROOT / "tests" / "records" / "records" / "sample-city.mcap")
+    panel = older.frame(120, "SA101").panel["tl"]
+    assert panel["shown"] == ["northbound and southbound left"] and "eastbound left 18%" in panel["sentences"][-1]
+
+
+def test_the_city_panel_has_the_traffic_of_the_second(played):
+    traffic = played.frame(200).panel["city"]["traffic"]
+    counted = played.page.moments.moment(200).counts.sum(1).tolist()
+    assert [traffic["vehicles"], traffic["halting"]] == counted and counted[1] > 0
+    assert traffic["worst"][0][1] == max(halting for _, halting, _ in traffic["worst"])
+    assert traffic["delay_s"] is traffic["mean_halting"] is None
 
 
 def test_street_is_shown_before_the_overview_has_read_the_record(played):

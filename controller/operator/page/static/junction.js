@@ -27,7 +27,7 @@ function arrow({ kind, heading_deg: heading }) {
 
 function colour(letters, colours) {
   if (/[Gg]/.test(letters)) return [colours.green, /G/.test(letters) ? 1 : 0.75];
-  return letters.includes("y") ? [colours.yellow, 1] : [colours.red, 0.3];
+  return letters.includes("y") ? [colours.yellow, 1] : [colours.red, 0.45];
 }
 
 // movements: of StreetData; state: SUMO's; label: its name.

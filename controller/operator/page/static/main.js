@@ -1,12 +1,12 @@
 // The page: one WebSocket that it asks for each frame, the map, the panels, and the operator's commands.
 
 import { decode } from "./frames.js";
-import { StreetMap } from "./map.js";
-import { $, CityPanel, TlPanel, causes, clock, element, inSeconds, modeGlyph, streetTimes, swatch } from "./panels.js";
+import { HEAT, StreetMap } from "./map.js";
+import { $, CityPanel, TlPanel, causes, clock, element, inSeconds, modeGlyph, pairs, streetTimes, swatch } from "./panels.js";
 import { Player } from "./player.js";
 
-const GOING_AWAY = 1001, RUN_FAILED = 4001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300;
-const STEP_S = 1, STEPPING_MS = 2000, SPEED_S = 10;
+const GOING_AWAY = 1001, RUN_FAILED = 4001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, MAX_NAMED = 10;
+const STEP_S = 1, STEPPING_MS = 2000, SPEED_S = 10, QUARTERS_PER_KMH = 4 / 3.6;  // speeds are in quarters of m/s
 
 const map = new StreetMap($("map"), $("street"), $("traffic"));
 const shown = { sequence: -1, second: 0, hasFrame: false };
@@ -152,14 +152,15 @@ function takeCity(panel) {
   end = panel.has_ended ? { failure: panel.failure } : null;
   if (player) showRecord(panel);
   else takeRun(panel.run);
-  cityPanel.update(panel, player ? panel.recorded_speed : speed());
+  const v = map.vehicles;
+  cityPanel.update(panel, player ? panel.recorded_speed : speed(), v?.count ? v.speed.reduce((sum, each) => sum + each, 0) / v.count / QUARTERS_PER_KMH : NaN);
   showAlarmCount(panel.alarms);
   const sorted = [...drawMs].sort((a, b) => a - b), skipped = steps.reduce((a, b) => a + b, 0);
   const rows = [...(player ? [] : [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"]]),
     ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
     ["vehicles in view", map.vehicles ? map.vehicles.count : "–"], ["pages open", panel.watchers]];
   if (panel.collect_ms != null) rows.push(["read from SUMO in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
-  $("self").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+  pairs($("self"), rows);
 }
 
 // Simulated seconds per wall second over the last SPEED_S.
@@ -231,8 +232,10 @@ function setCity(data) {
   select(data.tls.findIndex((tl) => tl.tl === (player?.tl || selected)), Boolean(player?.tl));
 }
 
-function select(index, moves = true) {
+// The panel of a TL, and the TLs that the next command is for; -1: the city.
+function select(index, moves = true, chosen = index < 0 ? [] : [index]) {
   map.selected = index;
+  map.chosen = new Set(chosen);
   map.values = new Map();
   $("tl-panel").hidden = index < 0;
   $("city-panel").hidden = index >= 0;
@@ -242,6 +245,11 @@ function select(index, moves = true) {
     tlPanel = new TlPanel(city, map.colours, index);
     $("panel").scrollTop = 0;
     if (moves) map.show(...city.tls[index].at, Math.max(map.scale, 2.2));
+  }
+  if (!player) {
+    $("command").hidden = !chosen.length;
+    $("command-tls").textContent = chosen.length > 1 ? `A command is for ${chosen.length} TLs: ${chosen.slice(0, MAX_NAMED).map((k) => city.tls[k].tl).join(", ")}${chosen.length > MAX_NAMED ? " …" : ""}` : "";
+    (tlPanel ? $("tl-why") : $("all-shown")).after($("command"));
   }
   draw();
   ask();
@@ -276,22 +284,13 @@ function find(text) {
 }
 
 function drawLegend() {
-  const texts = { policy: city.driver || "policy", hold: "hold: keeps its green", fallback: "fallback: own plan, because answers are missing",
-    recovering: "recovering: own plan, the policy answers again", fixed: "fixed: own plan, set by an operator" };
-  const lines = city.modes.map((mode) => {
-    const line = element("div");
-    line.append(modeGlyph(mode, map.colours), element("span", texts[mode] ?? mode));
-    return line;
-  });
-  for (const [colour, text] of [["free", "vehicle that drives"], ["slow", "vehicle slower than 5 m/s"], ["stopped", "vehicle that stands; outlined, too"],
-    ["queue", "queue at the TL's newest decision, back from the stop line"]]) {
-    const line = element("div");
-    line.append(swatch(map.colours[colour], colour === "stopped" ? map.colours.queue : ""), element("span", text));
-    lines.push(line);
+  const c = map.colours;
+  $("legend-policy").textContent = city.driver || "policy";
+  for (const line of document.querySelectorAll("[data-glyph], [data-swatch]")) {
+    const { glyph, swatch: colour, heat } = line.dataset;
+    line.querySelector("canvas")?.remove();
+    line.prepend(glyph ? modeGlyph(glyph, c) : swatch(c[colour], colour === "stopped" ? c.queue : "", heat ? HEAT[heat][1] : 1));
   }
-  for (const text of ["Stop line: a bar across is red, a dashed bar is yellow, a line along the lane is green, a short one must yield.",
-    "Empty ring: a signal that runs its own program; this controller does not control it."]) lines.push(element("p", text, { class: "note" }));
-  $("legend").replaceChildren(...lines);
 }
 
 // A record: the controls that command a run are removed.
@@ -300,9 +299,8 @@ function playRecord(record) {
   for (const part of document.querySelectorAll("[data-live]")) part.remove();
   for (const part of document.querySelectorAll("[data-record]")) part.hidden = false;
   player = new Player(record, () => map.colours, ask, showPlaying);
-  const rows = [["run", record.run], ["greenserve", record.version], ["first second", clock(record.first_s)], ["last second", clock(record.last_s)],
-    ["files", record.files.join(", ")], ["vehicles", record.has_vehicles ? "on the lanes that policies read, at each decision" : "none in this record"]];
-  $("about").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+  pairs($("about"), [["run", record.run], ["greenserve", record.version], ["first second", clock(record.first_s)], ["last second", clock(record.last_s)],
+    ["files", record.files.join(", ")], ["vehicles", record.has_vehicles ? "on the lanes that policies read, at each decision" : "none in this record"]]);
   $("no-vehicles").textContent = record.has_vehicles ? "" : "This record has no vehicles.";
 }
 
@@ -319,7 +317,7 @@ function showRecord(panel) {
   $("damage").textContent = streetTimes(panel.damage);
 }
 
-const cityActions = () => ({ nextIn, command: player ? null : command, canCommand });
+const cityActions = () => ({ nextIn, find, command: player ? null : command, canCommand });
 
 // Commands
 
@@ -386,11 +384,12 @@ $("step").addEventListener("click", step);
 $("speed").addEventListener("change", () => { command({ action: "speed", speed: Number($("speed").value) }); $("speed").blur(); });
 for (const button of document.querySelectorAll("[data-mode]")) {
   button.addEventListener("click", () => {
-    if (!tlPanel) return;
-    const mode = button.dataset.mode, forS = mode === "policy" ? 0 : Number($("tl-for").value);
-    command({ action: "set-mode", tls: [tlPanel.tl.tl], mode, for_s: forS });
+    const mode = button.dataset.mode, forS = mode === "policy" ? 0 : Number($("tl-for").value), tls = [...map.chosen].map((k) => city.tls[k].tl);
+    command({ action: "set-mode", tls, mode, for_s: forS, reason: $("reason").value });
+    $("reason").value = "";
   });
 }
+$("all-shown").addEventListener("click", () => select(-1, false, map.shownTls()));
 showControls();
 
 // The map: pointers, wheel, keys
@@ -398,7 +397,7 @@ showControls();
 const pointers = new Map();
 let travelled = 0;
 $("map").addEventListener("pointerdown", (event) => {
-  if (event.target.closest("button")) return;
+  if (event.target.closest("button, details")) return;
   pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
   $("map").setPointerCapture(event.pointerId);
   travelled = 0;
@@ -421,10 +420,14 @@ for (const name of ["pointerup", "pointercancel"]) {
   $("map").addEventListener(name, (event) => {
     if (!pointers.delete(event.pointerId) || name === "pointercancel" || travelled > 5) return;
     const box = $("map").getBoundingClientRect(), found = map.tlAt(event.clientX - box.left, event.clientY - box.top);
-    if (found >= 0) select(found, false);
+    if (found < 0) return;
+    const chosen = map.chosen.has(found) ? [...map.chosen].filter((k) => k !== found) : [...map.chosen, found];
+    if (event.shiftKey && !player) select(chosen.includes(map.selected) ? map.selected : chosen.at(-1) ?? -1, false, chosen);
+    else select(found, false);
   });
 }
 $("map").addEventListener("wheel", (event) => {
+  if (event.target.closest("details")) return;
   event.preventDefault();
   const box = $("map").getBoundingClientRect();
   map.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), event.clientX - box.left, event.clientY - box.top);
@@ -450,7 +453,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !city || $("author-dialog")?.open) return;
   if (event.key === "Escape") { if (document.activeElement === $("search")) $("map").focus(); else select(-1); return; }
   if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  if (event.target.tagName === "BUTTON" && (event.key === " " || event.key === "Enter")) return;
+  if (/^(BUTTON|SUMMARY|A)$/.test(event.target.tagName) && (event.key === " " || event.key === "Enter")) return;
   const far = 80, action = {
     ArrowLeft: () => map.pan(far, 0), ArrowRight: () => map.pan(-far, 0), ArrowUp: () => map.pan(0, far), ArrowDown: () => map.pan(0, -far),
     "+": () => map.zoom(1.5), "=": () => map.zoom(1.5), "-": () => map.zoom(1 / 1.5), 0: () => map.fit(),
@@ -478,5 +481,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 $("alarm-count").addEventListener("click", () => select(-1));
+$("legend-fold").open = localStorage.getItem("legend") !== "closed";
+$("legend-fold").addEventListener("toggle", () => { if (!$("legend-fold").open) localStorage.setItem("legend", "closed"); });
 window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, tlPanel: () => tlPanel, run: () => run, player: () => player };  // for tests, and for a look from the browser's console
 connect();

@@ -2,7 +2,8 @@
 
 const MIN_SCALE = 0.005, MAX_SCALE = 30;  // pixels per metre
 const STOP_LINE_SCALE = 0.12, SHAPE_SCALE = 1.2, LABEL_SCALE = 0.45;
-const VEHICLE_M = [4.3, 1.8], QUEUED_M = 7.5;
+const VEHICLE_M = [4.3, 1.8], QUEUED_M = 7.5, QUEUE_ALPHA = 0.85;
+export const HEAT = [[1 / 3, 0.25], [2 / 3, 0.45], [1, 0.65]];  // up to this share of a lane that is queued, how opaque it is
 const STOPPED = 0, SLOW = 20;  // quarters of m/s: below SLOW it is slow
 const MARGIN = 0.08;  // of the view, so that moving it shows vehicles at once
 
@@ -11,7 +12,7 @@ export class StreetMap {
     this.holder = holder;
     this.layers = [streetCanvas, trafficCanvas].map((canvas) => ({ canvas, context: canvas.getContext("2d") }));
     this.scale = 1; this.x = 0; this.y = 0; this.width = 1; this.height = 1;
-    this.states = new Map(); this.modes = new Uint8Array(0); this.vehicles = null; this.queues = null; this.selected = -1; this.values = new Map();
+    this.states = new Map(); this.modes = new Uint8Array(0); this.vehicles = null; this.queues = null; this.selected = -1; this.chosen = new Set(); this.values = new Map();
     this.onMove = () => {};
     this.readColours();
   }
@@ -42,8 +43,7 @@ export class StreetMap {
     }
     this.stopLines = city.signals.map((signal) => this.linesOf(signal, crossing));
     this.rowPoints = city.rows.map((lane) => (lane < 0 ? null : this.lanePoints[lane]));
-    this.tlOfSignal = [];
-    city.tls.forEach((tl, k) => tl.signals.forEach((signal) => { this.tlOfSignal[signal] = k; }));
+    this.rowLengths = this.rowPoints.map((shape) => shape?.reduce((sum, _, k) => (k < 2 || k % 2 ? sum : sum + Math.hypot(shape[k] - shape[k - 2], shape[k + 1] - shape[k - 1])), 0));
   }
 
   // By link, its segments at the stop line: [x, y, along x, along y, half width]; links of one lane share its width.
@@ -163,16 +163,20 @@ export class StreetMap {
 
   drawQueues(context) {
     if (!this.queues) return;
-    context.beginPath();
+    const bars = new Path2D(), lanes = HEAT.map(([, alpha]) => [new Path2D(), alpha]);
     for (let k = 0; k < this.queues.row.length; k++) {
-      const shape = this.rowPoints[this.queues.row[k]];
-      if (shape) traceBack(context, shape, this.queues.vehicles[k] * QUEUED_M);
+      const row = this.queues.row[k], shape = this.rowPoints[row], queue = this.queues.vehicles[k] * QUEUED_M;
+      if (!shape) continue;
+      traceBack(bars, shape, queue);
+      trace(lanes[HEAT.findIndex(([share]) => Math.min(1, queue / this.rowLengths[row]) <= share)][0], shape);
     }
     context.strokeStyle = this.colours.queue;
-    context.globalAlpha = 0.55;
     context.lineWidth = Math.max(2.6, 3 / this.scale);
     context.lineCap = "butt";
-    context.stroke();
+    for (const [path, alpha] of [...lanes, [bars, QUEUE_ALPHA]]) {
+      context.globalAlpha = alpha;
+      context.stroke(path);
+    }
     context.globalAlpha = 1;
   }
 
@@ -268,7 +272,7 @@ export class StreetMap {
         if (x < -20 || y < -20 || x > this.width + 20 || y > this.height + 20) continue;
         glyph(groups[mode] ?? groups[0], names[mode], x, y, size);
         if (hasLabel) labels.push([tl.tl, x, y - size - 5]);
-        if (k === this.selected) {
+        if (this.chosen.has(k)) {
           context.beginPath();
           context.arc(x, y, size + 6, 0, 2 * Math.PI);
           context.strokeStyle = c.accent;
@@ -300,6 +304,14 @@ export class StreetMap {
       context.strokeText(text, x, y);
       context.fillText(text, x, y);
     }
+  }
+
+  // The TLs that are on the screen.
+  shownTls() {
+    return [...this.city.tls.keys()].filter((k) => this.city.tls[k].signals.some((signal) => {
+      const [x, y] = this.screen(...this.city.signals[signal].at);
+      return x >= 0 && y >= 0 && x <= this.width && y <= this.height;
+    }));
   }
 
   // The TL whose marker is near a point of the screen; -1: none is.

@@ -3,7 +3,7 @@
 import { junction } from "./junction.js";
 import { glyph } from "./map.js";
 
-const BAND_S = 180, ROW_PX = 13, HOUR_S = 3600, MEAN_S = 60, MAX_SENTENCES = 40, MAX_POINTS = 5000;
+const BAND_S = 180, ROW_PX = 15, HOUR_S = 3600, MEAN_S = 60, MAX_SENTENCES = 40, MAX_POINTS = 5000;
 const PLURAL = { policy: "policies decide", hold: "green kept", fallback: "own plan, no answer", recovering: "answers again", fixed: "own plan, by an operator" };
 
 export const $ = (id) => document.getElementById(id);
@@ -29,15 +29,27 @@ export function inSeconds(second) { return `simulated second ${second}`; }
 
 function time(second) { return element("time", clock(second), { title: inSeconds(second) }); }
 
-export function swatch(colour, outline) {
+// A small picture, drawn in a square of 16 pixels.
+function pictogram(draw) {
   const ratio = window.devicePixelRatio || 1, canvas = element("canvas", "", { class: "glyph", width: 16 * ratio, height: 16 * ratio, "aria-hidden": "true" });
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
-  context.fillStyle = colour;
-  context.fillRect(2, 5, 12, 6);
-  if (outline) { context.strokeStyle = outline; context.lineWidth = 1.5; context.strokeRect(2, 5, 12, 6); }
+  draw(context);
   return canvas;
 }
+
+export const swatch = (colour, outline, alpha = 1) => pictogram((context) => {
+  Object.assign(context, { fillStyle: colour, strokeStyle: outline || "transparent", globalAlpha: alpha, lineWidth: 1.5 });
+  context.fillRect(2, 5, 12, 6);
+  context.strokeRect(2, 5, 12, 6);
+});
+
+export const modeGlyph = (mode, colours) => pictogram((context) => {
+  const path = new Path2D();
+  glyph(path, mode, 8, 8, 5.5);
+  context.fillStyle = colours[mode] ?? colours.text;
+  context.fill(path);
+});
 
 // The alarms that are no consequence of another one of the list.
 export function causes(alarms) {
@@ -45,17 +57,7 @@ export function causes(alarms) {
   return alarms.filter((alarm) => !alarm.consequence_of || !ids.has(alarm.consequence_of));
 }
 
-export function modeGlyph(mode, colours) {
-  const ratio = window.devicePixelRatio || 1, canvas = element("canvas", "", { class: "glyph", width: 16 * ratio, height: 16 * ratio, "aria-hidden": "true" });
-  const context = canvas.getContext("2d"), path = new Path2D();
-  glyph(path, mode, 8, 8, 5.5);
-  context.scale(ratio, ratio);
-  context.fillStyle = colours[mode] ?? colours.text;
-  context.fill(path);
-  return canvas;
-}
-
-function pairs(list, rows) {
+export function pairs(list, rows) {
   list.replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
@@ -70,7 +72,7 @@ function code(text) {
 
 export class CityPanel {
   constructor(city, colours, actions) {
-    this.city = city; this.colours = colours; this.actions = actions; this.open = new Set();
+    this.city = city; this.colours = colours; this.actions = actions; this.open = new Set(); this.keys = new Map();
     this.buttons = city.modes.map((mode) => {
       const button = element("button", "", { type: "button", title: `Show the next TL in mode ${mode}: ${PLURAL[mode] ?? ""}` }), count = element("b", "0");
       button.append(modeGlyph(mode, colours), count, element("small", mode === "policy" && city.driver ? city.driver : mode));
@@ -78,6 +80,24 @@ export class CityPanel {
       return { button, count };
     });
     $("modes").replaceChildren(...this.buttons.map(({ button }) => button));
+    this.places = new Set([...city.tls.map(({ tl }) => tl), ...city.signals.map(({ id }) => id)]);
+  }
+
+  // Rows are changed and not replaced: a click may last longer than an update.
+  traffic({ vehicles, halting, delay_s, mean_vehicles, mean_halting, span_s, worst }, kmh) {
+    const last = `last ${number(Math.max(span_s / 60, 1), 0)} min`, mean = (value) => (value === null ? "" : `mean of ${last}: ${number(value)}`);
+    const minutes = (seconds) => (seconds === null ? "–" : `${number(seconds / 60)} min`);
+    for (const [id, text] of Object.entries({ vehicles: number(vehicles, 0), "mean-vehicles": mean(mean_vehicles), halting: number(halting, 0), "mean-halting": mean(mean_halting),
+      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": delay_s === null ? "" : `of all vehicles, ${last}` })) $(id).textContent = text;
+    const body = $("worst").tBodies[0];
+    $("worst").hidden = !worst.length; $("no-worst").hidden = worst.length > 0;
+    while (body.rows.length > worst.length) body.lastElementChild.remove();
+    while (body.rows.length < worst.length) body.append($("worst-row").content.cloneNode(true));
+    worst.forEach(([tl, queue, delay], k) => {
+      const [name, now, sum] = body.rows[k].cells, button = name.firstChild;
+      button.textContent = tl; now.textContent = number(queue, 0); sum.textContent = minutes(delay);
+      button.onclick = () => this.actions.find(tl);
+    });
   }
 
   modes(modes) {
@@ -89,8 +109,9 @@ export class CityPanel {
     });
   }
 
-  update(panel, speed) {
+  update(panel, speed, kmh) {
     const run = panel.run;
+    if (panel.traffic) this.traffic(panel.traffic, kmh);
     pairs($("figures"), [
       ["simulation speed", Number.isFinite(speed) ? `${number(speed)} × real time` : "–"],
       ["decisions a second", number(panel.decisions_per_s)], ["decisions", number(panel.decisions, 0)],
@@ -103,38 +124,29 @@ export class CityPanel {
       return row;
     }));
     const alarms = panel.alarms.filter((alarm) => alarm.ended_s === null || alarm.ended_s > run.second - HOUR_S);
-    const key = JSON.stringify(alarms.map((alarm) => [alarm.id, alarm.count, alarm.ended_s, alarm.acknowledged_by, alarm.text, alarm.consequence_of]));
+    const key = JSON.stringify(alarms.map((alarm) => [alarm.id, alarm.count, alarm.ended_s, alarm.acknowledged_by, alarm.text, alarm.consequence_of, alarm.subjects]));
     if (key !== this.alarmKey) {
       this.alarmKey = key;
       const active = alarms.filter((alarm) => alarm.ended_s === null), ended = alarms.filter((alarm) => alarm.ended_s !== null);
       $("alarms").replaceChildren(...(alarms.length ? [...causes(active).map((alarm) => this.alarm(alarm, active)), ...ended.map((alarm) => this.alarm(alarm))]
         : [element("p", "no alarms", { class: "note" })]));
     }
-    const settings = JSON.stringify(panel.settings ?? []);
-    if ($("settings") && settings !== this.settingsKey) {
-      this.settingsKey = settings;
-      $("settings").replaceChildren(...(panel.settings?.length ? panel.settings.map((setting) => this.setting(setting)) : [element("p", "nothing", { class: "note" })]));
-    }
-    const newest = panel.commands.length ? panel.commands[panel.commands.length - 1].number : 0;
-    if (newest !== this.newest) {
-      this.newest = newest;
-      const recent = panel.commands.filter((command) => command.at_s > run.second - HOUR_S).reverse();
-      $("commands").replaceChildren(...(recent.length ? recent.map((command) => {
-        const what = { "set-mode": `${command.target} set to ${command.value}`, acknowledge: `alarm ${command.target} acknowledged`, step: `step to second ${command.value}` }[command.action]
-          ?? [command.action, command.target, command.value].filter(Boolean).join(" "), item = element("li");
-        item.append(time(command.at_s), ` ${streetTimes(what)}, by ${command.author}`);
-        return item;
-      }) : [element("p", "nothing changed", { class: "note" })]));
-    }
+    if (panel.settings) this.lines("settings", panel.settings, "nothing");
+    this.lines("commands", panel.commands, "none");
   }
 
-  setting({ tls, count, value, author, at_s, until_s }) {
-    const item = element("li"), more = count > tls.length ? ` and ${count - tls.length} more` : "";
-    item.append(`${tls.join(", ")}${more}: ${value}`);
-    if (until_s) item.append(" until ", time(until_s));
-    item.append(`, by ${author}`);
-    if (at_s !== null) item.append(", at ", time(at_s));
-    return item;
+  // A list of what operators did; written anew only if it has changed.
+  lines(id, lines, none) {
+    const key = JSON.stringify(lines);
+    if (key === this.keys.get(id)) return;
+    this.keys.set(id, key);
+    $(id).replaceChildren(...(lines.length ? lines.map(({ at_s, unix_s, text }) => {
+      const item = element("li");
+      if (at_s !== null) item.append(time(at_s), " ");
+      item.append(streetTimes(text));
+      if (unix_s) item.append(element("span", ` ${new Date(1000 * unix_s).toLocaleString()}`, { class: "note" }));
+      return item;
+    }) : [element("p", none, { class: "note" })]));
   }
 
   // What to do, in one line, and the runbook's section behind it. An open one stays open when the list is written anew.
@@ -168,6 +180,13 @@ export class CityPanel {
       line.append(button);
     }
     item.append(line, element("div", streetTimes(alarm.text)), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}`, { class: "note", title: inSeconds(alarm.since_s) }));
+    const places = (alarm.subjects ?? []).filter((subject) => this.places.has(subject)), row = element("div", "", { class: "places" });
+    row.append(...places.map((place) => {
+      const button = element("button", place, { type: "button", title: "Show it on the map" });
+      button.addEventListener("click", () => this.actions.find(place));
+      return button;
+    }));
+    if (places.length) item.append(row);
     const known = this.city.alarms?.[alarm.name];
     if (known) item.append(this.instructions(alarm.id, known));
     const consequences = active.filter(({ consequence_of }) => consequence_of === alarm.id);
@@ -186,6 +205,10 @@ export class TlPanel {
   constructor(city, colours, index) {
     this.city = city; this.colours = colours; this.index = index; this.tl = city.tls[index]; this.band = []; this.queue = [];
     this.laneIndex = new Map(city.lanes.id.map((id, k) => [id, k]));
+    this.rows = this.tl.signals.flatMap((signal, s) => {
+      const { id, links, movements } = city.signals[signal], of = this.tl.signals.length > 1 ? `${id} ` : "";
+      return movements.length ? movements.map((movement) => [s, movement.links[0], of + movement.name]) : links.map((_, link) => [s, link, `${of}link ${link}`]);
+    });
     $("tl-name").textContent = this.tl.tl;
     for (const id of ["tl-mode", "tl-chart"]) $(id).replaceChildren();
     $("tl-reason").textContent = "";
@@ -198,7 +221,7 @@ export class TlPanel {
     this.band = []; this.queue = []; this.overrides = []; this.decided = undefined; this.values = new Map(); this.export = {};
     for (const id of ["tl-choice", "tl-overrides", "tl-sentences", "tl-sees"]) $(id).replaceChildren();
     $("tl-states").tBodies[0].replaceChildren();
-    $("tl-at").textContent = "";
+    $("tl-at").textContent = $("tl-why").textContent = "";
   }
 
   update(panel, second) {
@@ -225,10 +248,11 @@ export class TlPanel {
     if (panel.overrides.length || panel.is_first) {
       this.overrides = [...panel.overrides.reverse(), ...this.overrides].slice(0, 3);
       $("tl-overrides").replaceChildren(...this.overrides.map((o) => element("div",
-        `${clock(o.at_s)} override of ${o.signal}: requested ${o.requested}, permitted ${o.permitted}: ${o.reason}`, { class: "override" })));
+        `${clock(o.at_s)} override of ${o.signal}: ${o.text}`, { class: "override", title: `requested ${o.requested}, permitted ${o.permitted}` })));
     }
     if (panel.sentences.length) {
       const list = $("tl-sentences");
+      $("tl-why").textContent = panel.sentences.at(-1).replace(` ${this.tl.tl}:`, "");
       list.prepend(...panel.sentences.reverse().map((text) => element("li", text)));
       while (list.children.length > MAX_SENTENCES) list.lastChild.remove();
     }
@@ -236,7 +260,7 @@ export class TlPanel {
   }
 
   showMode(now) {
-    const until = now.until_s ? ` until ${clock(now.until_s)}` : "", by = now.set_by ? `, set by ${now.set_by}` : "";
+    const until = now.until_s ? ` until ${clock(now.until_s)}` : "", by = now.set_by ? `, set by ${now.set_by}${now.set_reason && `: ${now.set_reason}`}` : "";
     const model = now.model ? `${now.model} version ${now.version}${now.pinned_version ? " (pinned)" : ""}` : this.city.driver || "no answer yet";
     const key = [now.mode, now.since_s, until, by, model].join();
     if (key !== this.modeKey) {
@@ -281,10 +305,9 @@ export class TlPanel {
       const chosen = mode === "policy" && decision.action.length ? decision.action[0] : mode === "policy" || mode === "hold" ? greens.indexOf(this.requested) : -1;
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
       greens.forEach((state, k) => {
-        const row = element("div", "", { class: k === chosen ? "choice chosen" : "choice" }), score = decision.scores[k];
-        const bar = score === undefined ? element("code", state) : element("meter", "", { min: low, max: high, value: score, title: state });
-        const current = decision.phases[0] === k ? ", shown" : "";
-        row.append(element("span", names[k], { title: `green ${k}, ${state}${current}` }), bar, element("span", score === undefined ? "" : number(score, 3)));
+        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${score === undefined ? " plain" : ""}` });
+        row.append(element("span", names[k], { title: `green ${k}, ${state}${decision.phases[0] === k ? ", shown" : ""}` }));
+        if (score !== undefined) row.append(element("meter", "", { min: low, max: high, value: score, title: state }), element("span", number(score, 3)));
         rows.push(row);
       });
     } else {
@@ -313,7 +336,7 @@ export class TlPanel {
     table.append(head);
     for (const [lane, by] of lanes) {
       const row = element("tr");
-      row.append(element("td", lane), ...kinds.map((kind) => element("td", by.has(kind) ? number(by.get(kind), 2) : "")));
+      row.append(element("td", this.tl.lane_names[lane] ?? lane, { title: lane }), ...kinds.map((kind) => element("td", by.has(kind) ? number(by.get(kind), 2) : "")));
       table.append(row);
     }
     const list = element("dl");
@@ -341,38 +364,22 @@ export class TlPanel {
     $("tl-states").tBodies[0].replaceChildren(...rows);
   }
 
-  // The movements of links, the first one by name.
-  nameOf(signal, links) {
-    const named = this.city.signals[signal].movements.filter((movement) => movement.links.some((link) => links.includes(link)));
-    if (!named.length) return `link ${spans(links)}`;
-    return named[0].name + (named.length > 1 ? ` + ${named.length - 1}` : "");
-  }
-
-  // A row for each group of links that always show the same. Green is a full row, yellow half of it, red a line.
+  // A row for each movement. Green is a full row, yellow half of it, red a line.
   drawBand(second) {
-    const canvas = $("tl-band"), ratio = window.devicePixelRatio || 1, width = canvas.clientWidth || 300, rows = [];
-    this.tl.signals.forEach((signal, s) => {
-      const groups = new Map(), count = Math.max(0, ...this.band.map((part) => (part[2 + s] ?? "").length));
-      for (let link = 0; link < count; link++) {
-        const key = this.band.map((part) => part[2 + s]?.[link] ?? " ").join("");
-        if (!groups.has(key)) groups.set(key, []);
-        groups.get(key).push(link);
-      }
-      for (const links of groups.values()) rows.push([s, links, this.nameOf(signal, links)]);
-    });
-    const height = Math.max(rows.length, 1) * ROW_PX + 16, label = 116;
+    const canvas = $("tl-band"), ratio = window.devicePixelRatio || 1, width = canvas.clientWidth || 300, rows = this.rows;
+    const height = Math.max(rows.length, 1) * ROW_PX + 16, label = Math.min(150, 0.42 * width);
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.height = `${height}px`;
     const context = canvas.getContext("2d"), c = this.colours, x = (t) => label + (width - label) * (1 - (second - t) / BAND_S);
     context.scale(ratio, ratio);
-    context.font = "10px system-ui, 'DejaVu Sans', sans-serif";
+    context.font = "11px system-ui, 'DejaVu Sans', sans-serif";
     context.textBaseline = "middle";
-    rows.forEach(([s, links, name], k) => {
+    rows.forEach(([s, link, name], k) => {
       const top = k * ROW_PX;
       context.fillStyle = c.dim;
-      context.fillText((this.tl.signals.length > 1 ? this.city.signals[this.tl.signals[s]].id + " " : "") + name, 0, top + ROW_PX / 2, label - 4);
+      context.fillText(fitted(context, name, label - 6), 0, top + ROW_PX / 2);
       for (const part of this.band) {
-        const letter = part[2 + s]?.[links[0]], from = Math.max(x(part[0]), label), to = Math.max(x(part[1]), label);
+        const letter = part[2 + s]?.[link], from = Math.max(x(part[0]), label), to = Math.max(x(part[1]), label);
         const [colour, share] = letter === "G" ? [c.green, 0.8] : letter === "g" ? [c.green, 0.6] : letter === "y" || letter === "u" ? [c.yellow, 0.45] : letter === "r" ? [c.red, 0.16] : [c.dark, 0.1];
         context.fillStyle = colour;
         context.fillRect(from, top + ROW_PX * (1 - share) / 2, Math.max(to - from, 0) + 0.3, ROW_PX * share);
@@ -382,7 +389,7 @@ export class TlPanel {
     for (let t = Math.max(Math.ceil((second - BAND_S) / 60) * 60, 0); t <= second; t += 60) {
       context.fillRect(x(t), 0, 0.5, height - 14);
       context.textAlign = x(t) > width - 24 ? "right" : "center";
-      context.fillText(clock(t), Math.max(x(t), label + 20), height - 7);
+      context.fillText(clock(t).slice(0, 5), Math.max(x(t), label + 20), height - 7);
     }
     context.textAlign = "left";
   }
@@ -404,15 +411,9 @@ export class TlPanel {
   resize() { if (this.chart) this.chart.setSize({ width: $("tl-chart").clientWidth || 340, height: 150 }); }
 }
 
-// 0 1 2 6 as "0–2 6"
-export function spans(links) {
-  const parts = [];
-  for (const link of links) {
-    const last = parts.at(-1);
-    if (last && last[1] === link - 1) last[1] = link;
-    else parts.push([link, link]);
-  }
-  return parts.map(([from, to]) => from === to ? `${from}` : `${from}–${to}`).join(" ");
+function fitted(context, text, width) {
+  while (context.measureText(text).width > width) text = `${text.slice(0, -2)}…`;
+  return text;
 }
 
 // The mean queue in the minute up to each time, or since the first one. A queue keeps its length until the next decision.

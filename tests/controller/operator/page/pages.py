@@ -20,6 +20,7 @@ from controller.operator.page.site import Site, listen
 from controller.operator.page.street_data import StreetData
 from controller.operator.tl_layout import TlLayout
 from controller.policies.no_policies import contracts_of_city
+from controller.telemetry.traffic import TrafficMeter
 from signals.observation import Readings
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.operated_runs import OperatedRun
@@ -40,7 +41,9 @@ class Page(OperatedRun):
         self.street = StreetData(self.layout, street, street_shapes.read(street.net_file), "grid")
         self.collector = Collector(self.street)
         site = Site(listen("127.0.0.1", 0), self.street, operator_token.new_token())
-        self.server = PageServer(site, self.service, Exports(None, Path("models")), self.collector)
+        self.traffic = TrafficMeter(self.contracts, street)
+        self.traffic.track(self.layout.lanes)
+        self.server = PageServer(site, self.service, Exports(None, Path("models")), self.collector, self.traffic)
         self.server.start()
         self.url = site.url.rstrip("/")
         self.port = site.port
@@ -62,7 +65,9 @@ class Page(OperatedRun):
         if halting is not None:
             readings.halting[:] = halting
         states = [(at_s - 1, at_s, self.states(letter))]
-        self.state.add(event(at_s, decisions, states=states, readings=readings, **arguments))
+        made = event(at_s, decisions, states=states, readings=readings, **arguments)
+        self.state.add(made)
+        self.traffic.add(made)
 
     def collect(self, count, states=None):
         """Take vehicles, and the states of uncontrolled signals."""

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import csv
 import gzip
+import io
 import json
 import sys
 import threading
 import time
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import WSCloseCode
 
@@ -330,7 +333,7 @@ def test_a_tl_panel_has_its_history_and_then_what_is_new(page, browser):
     panel = browser.frame(tl="SA101").panel["tl"]
     assert panel["is_first"] and panel["queue"] == [[1, 2 * len(page.layout.lane_rows["SA101"])]]
     assert [part[:2] for part in panel["band"]] == [[0, 1], [1, 2]]
-    assert panel["overrides"][0]["reason"] == EXPLANATIONS[OverrideReason.CONFLICT]
+    assert panel["overrides"][0]["text"] == f"not GG: {EXPLANATIONS[OverrideReason.CONFLICT]}"
     assert len(panel["sentences"]) == 1 and panel["sentences"][0].startswith("00:00:01 SA101: saw ")
     page.step(3, "y", decisions=[page.decided("SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)])
     frame = browser.frame(tl="SA101")
@@ -446,10 +449,33 @@ def test_watchers_learn_that_the_run_has_ended_and_why_it_has_failed(page, brows
 
 def test_what_operators_have_set_is_listed_however_long_ago(page, browser):
     with page.applying():
-        command(page, {"action": "set-mode", "tls": ["SA101"], "mode": "hold", "author": "Ada"})
+        body = {"action": "set-mode", "tls": ["SA101", "SA102"], "mode": "hold", "author": "Ada", "reason": "a, fair"}
+        command(page, body)
     page.step(9000)
-    (setting,) = browser.frame().panel["city"]["settings"]
-    assert (setting["tls"], setting["value"], setting["author"], setting["at_s"]) == (["SA101"], "hold", "Ada", 0.0)
+    panel = browser.frame(tl="SA101").panel
+    (setting,), (line,) = panel["city"]["settings"], panel["city"]["commands"]
+    assert setting == {"at_s": 0.0, "text": "SA101, SA102: hold, by Ada: a, fair"}
+    assert line["text"] == "SA101, SA102 set to hold, by Ada: a, fair"
+    assert (panel["tl"]["now"]["set_by"], panel["tl"]["now"]["set_reason"]) == ("Ada", "a, fair")
+    status, headers, text = fetch(f"{page.url}/log.csv")
+    rows = list(csv.reader(io.StringIO(text.decode())))
+    assert status == 200 and "attachment" in headers["Content-Disposition"]
+    assert [row[1:] for row in rows[1:]] == [
+        ["0", "set-mode", tl, "hold", "Ada", "a, fair"] for tl in ("SA101", "SA102")
+    ]
+
+
+def test_the_city_panel_has_the_traffic_and_the_worst_tls(page, browser):
+    tls = list(page.layout.contracts)
+    halting = np.zeros(len(page.layout.lanes))
+    halting[page.layout.lane_rows[tls[1]]] = 3.0
+    for at_s in (0, 10, 20):
+        page.step(at_s, decisions=[page.decided(tl) for tl in tls], halting=halting)
+    lanes = len(page.layout.lane_rows[tls[1]])
+    traffic = browser.frame().panel["city"]["traffic"]
+    assert traffic["worst"] == [[tls[1], 3 * lanes, 60 * lanes]] and traffic["halting"] == 3 * lanes
+    assert (traffic["delay_s"], traffic["mean_halting"], traffic["span_s"]) == (60 * lanes, 3 * lanes, 20)
+    assert page.state.tls == tls and traffic["vehicles"] == 0
 
 
 def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, browser, caplog, monkeypatch):
@@ -468,7 +494,7 @@ def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
-        operator_interface._page(None, ("127.0.0.1", 0), None, None)
+        operator_interface._page(None, ("127.0.0.1", 0), None, None, None)
 
 
 def test_the_end_of_the_run_waits_for_no_watcher(page, browser):
