@@ -148,6 +148,9 @@ class LibsumoConnection(StepCollector):
         waiting = self.api.simulation.getPendingVehicles()
         return Traffic(counts, speeds_mps, [self.api.vehicle.getRoute(vehicle)[0] for vehicle in waiting])
 
+    def halting(self, lanes: tuple[str, ...]) -> NDArray[np.int32]:
+        return np.array([self.api.lane.getLastStepHaltingNumber(lane) for lane in lanes], np.int32)
+
     def persons(self, walking_areas: Sequence[str]) -> list[Person]:
         domain = self.api.person
         ids = [person for area in walking_areas for person in self.api.edge.getLastStepPersonIDs(area)]
