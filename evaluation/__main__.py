@@ -38,8 +38,12 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--arms", default="served,fixed,actuated,max-pressure", metavar="ARM,...",
-        help="served, served:NUMBER, pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the "
-        "candidate (default: served,fixed,actuated,max-pressure)",
+        help="served, served:NUMBER, pretrained, policy:FILE, fixed, actuated, max-pressure, greedy (default: "
+        "served,fixed,actuated,max-pressure)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--candidate", metavar="ARM",
+        help="the arm that is proposed: the others are compared with it (default: the first that is not fixed)",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")

@@ -1,5 +1,6 @@
 """Arms of an evaluation: served policies, policies for any junction, and the baselines that need none."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,8 +35,12 @@ class Arm:
         return self.kind in (SERVED, POLICY)
 
 
-def parse(text: str) -> list[Arm]:
-    """Parse arms separated by commas: `served,served:3,fixed`. Raises InputError."""
+def parse(text: str, candidate: str | None = None) -> list[Arm]:
+    """Parse arms separated by commas, `fixed,served,served:3`; the first of the list returned is the candidate. Raises
+    InputError.
+
+    `candidate`: its name (default: the first arm that is not `fixed`).
+    """
     arms: list[Arm] = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         kind, colon, number = name.partition(":")
@@ -57,7 +62,17 @@ def parse(text: str) -> list[Arm]:
         raise InputError(f"--arms: {repeated[0]} is listed twice; remove one")
     if not arms:
         raise InputError("--arms names no arm; pass some, such as served,fixed")
-    return arms
+    if candidate is None:
+        candidate = next((name for name in names if name != FIXED), names[0])
+    if candidate not in names:
+        raise InputError(f"--candidate {candidate!r} must be one of --arms: {', '.join(names)}")
+    return sorted(arms, key=lambda arm: arm.name != candidate)
+
+
+def reference_of(names: Sequence[str]) -> str | None:
+    """What the candidate, the first arm, is compared with first of all: `fixed`, else the second arm; None without
+    one."""
+    return FIXED if FIXED in names[1:] else next(iter(names[1:]), None)
 
 
 def with_faults(arms: list[Arm]) -> list[Arm]:

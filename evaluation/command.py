@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from city import config, names, program
+from city import config, names, program, street_shapes
 from city.errors import InputError
 from city.network import StreetNetwork
 from city.version import VERSION
@@ -50,7 +50,7 @@ COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_
 def run(args: argparse.Namespace) -> int:
     """Evaluate and return the exit code. Raises InputError, SimulationFailed."""
     arms = _arms(args)
-    task, change_times = _task(args, arms)
+    task, street, change_times = _task(args, arms)
     if args.out is not None:
         # before an hour of simulations, not after
         results_files.check_writable(args.out)
@@ -73,14 +73,17 @@ def run(args: argparse.Namespace) -> int:
         results_files.write(args.out, arms, results, conditions)
         # not at the top: importing matplotlib takes a second
         from evaluation import report
+        from evaluation.service_map import StreetMap
 
-        print(f"report: {report.write(args.out, arms, results, conditions)}")
+        signals_of = {tl: task.city.tls[tl].signals for tl in task.tls}
+        street_map = StreetMap(street_shapes.read(street.net_file), signals_of)
+        print(f"report: {report.write(args.out, arms, results, conditions, street=street_map)}")
     return 0 if is_better else program.GATE_FAILED
 
 
 def _arms(args: argparse.Namespace) -> list[Arm]:
     """The arms, those with faulty detectors included. Raises InputError."""
-    arms = parse_arms(args.arms)
+    arms = parse_arms(args.arms, args.candidate)
     if args.faults is not None:
         arms = with_faults(arms)
         if not any(arm.has_faults for arm in arms):
@@ -88,15 +91,15 @@ def _arms(args: argparse.Namespace) -> list[Arm]:
                 "--faults needs an arm of the controller in --arms: served, pretrained, max-pressure or greedy"
             )
     if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
-        raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
+        raise InputError(f"--gate {args.gate!r} must be one of --arms, and not the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
         raise InputError("--gate needs --seeds of at least 2: one pair has no interval")
     return arms
 
 
-def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> tuple[EvaluationTask, str]:
-    """(the city and the TLs that are evaluated, the change times of the arms), with remarks on stderr. Raises
-    InputError."""
+def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> tuple[EvaluationTask, StreetNetwork, str]:
+    """(the city and the TLs that are evaluated, their street, the change times of the arms), with remarks on stderr.
+    Raises InputError."""
     city = config.load(args.city)
     if not city.tls and (served := next((arm.name for arm in arms if arm.kind == SERVED), None)):
         raise InputError(
@@ -113,7 +116,7 @@ def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> tuple[EvaluationTask
     change_times = describe_arms(
         (built, signal_safeties(built, street, city.safety)) for built in _contracts_of_arms(city, tls, street, arms)
     )
-    return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults), change_times
+    return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults), street, change_times
 
 
 def _contracts_of_arms(

@@ -16,13 +16,18 @@ from jinja2 import Template
 from matplotlib.figure import Figure
 
 from city import whole_files
-from evaluation import report_figures, road_users
-from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm
+from evaluation import report_figures, road_users, service_map
+from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm, reference_of
+from evaluation.lane_groups import QUEUED_VEHICLE_M, SATURATION_VEH_H
+from evaluation.level_of_service import BOUNDS_S, level_of_service
+from evaluation.movement_tables import delay_text, lane_group_rows, less_served, service_rows
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
+from evaluation.service_map import StreetMap
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
 from evaluation.signal_pictures import compared
 from evaluation.simulation import WINDOW_S, delays_s, unchanged_greens
-from evaluation.statistics import paired, population
+from evaluation.statistics import mean_by_signal, paired, population
+from evaluation.summary_sheet import BETTER, UNDECIDED, WORSE, left_out, verdict, worst_groups
 
 MEANINGS = {
     SERVED: "trained policies, through the controller and its safety rules",
@@ -34,12 +39,6 @@ MEANINGS = {
     GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety "
     "rules",
 }  # fmt: skip
-SERVICE_BOUNDS_S = (("A", 10.0), ("B", 20.0), ("C", 35.0), ("D", 55.0), ("E", 80.0))
-"""Levels of service of signalised intersections: (letter, largest delay per vehicle in s); F is above all of them.
-
-Source: Highway Capacity Manual (6th edition), criteria of motorised vehicles at signalised intersections. In the manual
-a volume above the capacity is F too, whatever the delay. Here F is by delay alone.
-"""
 PATHS = ("city", "sumocfg")
 """Conditions that are files."""
 PATH_PARTS = 3
@@ -49,7 +48,12 @@ TEMPLATE = Template((Path(__file__).parent / "report.html").read_text(), autoesc
 
 
 def write(
-    folder: Path, arms: Sequence[Arm], results: Results, conditions: Mapping[str, Any], created: datetime | None = None
+    folder: Path,
+    arms: Sequence[Arm],
+    results: Results,
+    conditions: Mapping[str, Any],
+    created: datetime | None = None,
+    street: StreetMap | None = None,
 ) -> Path:
     """Write report.html, and a page with the signals' pictures for each arm that has them, into a folder; return its
     path.
@@ -60,19 +64,28 @@ def write(
         results: outcomes by arm, in the order of the seeds.
         conditions: the conditions of the simulations, as in results.json.
         created: the report's date (default: now).
+        street: for the maps (default: none are drawn).
     """
     names = [arm.name for arm in arms]
+    reference, is_varied = reference_of(names), bool(conditions.get("varied_demand"))
+    compared_names = [reference, names[0]] if reference is not None else names[:1]
     tls = _largest_tls(names, results)
     sections, pictured = _sections(names, results, tls), _signal_pictures(names, results, tls)
-    delays = [_service_delays(name, results) for name in names]
+    delays = {name: _service_delays(name, results) for name in names}
     users = {name: road_users.means([outcome.road_users for outcome in results[name]]) for name in names}
     classes = road_users.occurring(users.values())
     html = TEMPLATE.render(
-        title=f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else ""),
+        title=f"Signal control: {names[0]}" + (f" against {reference}" if reference is not None else ""),
         names=names,
         date=(created or datetime.now()).strftime("%Y-%m-%d %H:%M"),
-        verdict=verdict(names, results),
-        population=population(len(results[names[0]]), bool(conditions.get("varied_demand"))),
+        verdict=verdict(names[0], reference, results, is_varied),
+        other_verdicts=[verdict(names[0], name, results, is_varied) for name in names[1:] if name != reference],
+        maps=_maps(street, compared_names, delays, results),
+        left_out=left_out(arms, len(results[names[0]]), conditions),
+        **_movements(compared_names, results, _signal_labels(street, tls)),
+        reference=reference,
+        judged=_judged,
+        population=population(len(results[names[0]]), is_varied),
         city=_place(conditions["city"]),
         tls=_count(len(conditions["tls"]), "TL"),
         simulations=_count(len(results[names[0]]), "simulation"),
@@ -81,10 +94,12 @@ def write(
         # of one class alone, the table above has the figures
         classes=classes if len(classes) > 1 else [],
         meanings=[(arm.name, MEANINGS[arm.kind], arm.model_number, arm.has_faults) for arm in arms],
-        service=[(tl, short, [by_tl.get(tl) for by_tl in delays]) for tl, short in short_names(tls).items()],
+        service=[
+            (tl, short, {n: by_tl.get(tl) for n, by_tl in delays.items()}) for tl, short in short_names(tls).items()
+        ],
         unchanged=unchanged_greens(arms, results),
         tl_count=len(results[names[0]][0].delay_by_tl),
-        bounds=SERVICE_BOUNDS_S,
+        bounds=BOUNDS_S,
         letter_of=level_of_service,
         sections=sections,
         contents=_contents(sections, bool(pictured["pictures"]), len(classes) > 1),
@@ -100,58 +115,67 @@ def write(
     return page
 
 
-def verdict(names: Sequence[str], results: Results) -> str:
-    """A sentence for each other arm: whether the candidate is better or worse by the 95 % interval, and by how much."""
-    candidate = delays_s(results[names[0]])
-    if not names[1:]:
-        return f"{names[0]} was simulated alone: the mean delay is {np.mean(candidate):.1f} s per vehicle."
-    sentences = []
-    for name in names[1:]:
-        delays = delays_s(results[name])
-        difference = paired(candidate, delays)
-        base = float(np.mean(delays))
-        share = f" ({abs(difference.mean) / base:.0%})".replace("%", " %") if base > 0 else ""
-        change = (
-            f"{_describe_difference(difference.mean)}{share}, {np.mean(candidate):.1f} s instead of {base:.1f} s per "
-            "vehicle"
-        )
-        bounds = _describe_interval(difference.low, difference.high)
-        if not math.isfinite(difference.low):
-            sentence = (
-                f"undecided against {name}: the mean delay is {change}, but one seed has no interval; simulate more "
-                "seeds"
+def _judged(after: float | None, before: float | None) -> str:
+    """better or worse, of two delays in s; "" if they show the same, or one is unknown."""
+    if after is None or before is None or round(after, 1) == round(before, 1):
+        return ""
+    return BETTER if after < before else WORSE
+
+
+def _maps(
+    street: StreetMap | None, names: Sequence[str], delays: Mapping[str, Mapping[str, float]], results: Results
+) -> list[dict[str, str]]:
+    """The maps of the arms, before and after."""
+    if street is None:
+        return []
+    titles = [f"{name}, {np.mean(delays_s(results[name])):.1f} s a vehicle" for name in names]
+    if len(titles) > 1:
+        titles = [f"{when}: {title}" for when, title in zip(("Before", "After"), titles, strict=True)]
+    return [_drawn(service_map.draw(street, title, delays[name])) for title, name in zip(titles, names, strict=True)]
+
+
+def _signal_labels(street: StreetMap | None, tls: Sequence[str]) -> dict[str, str]:
+    """By signal of the TLs, its name with the TL's."""
+    signals_of = {tl: street.signals_of[tl] for tl in tls} if street is not None else {}
+    return {signal: signal if signal == tl else f"{signal} ({tl})" for tl, own in signals_of.items() for signal in own}
+
+
+def _movements(names: Sequence[str], results: Results, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The movements and lane groups of the candidate, and of what it is compared with before it.
+
+    `labels`: names of the signals whose tables are shown.
+    """
+    services = [mean_by_signal([outcome.movements for outcome in results[name]], labels) for name in names]
+    traffic = [mean_by_signal([outcome.lane_groups for outcome in results[name]], labels) for name in names]
+    shown = [signal for signal in services[-1] if signal in labels.values()]
+    return {
+        "compared_names": names,
+        "worst": worst_groups(traffic[-1], traffic[0] if len(names) > 1 else {}),
+        "less_served": less_served(services[-1], services[0]) if len(names) > 1 else [],
+        "signals": [
+            (
+                signal,
+                service_rows([each[signal] for each in services]),
+                lane_group_rows([each[signal] for each in traffic]),
             )
-        elif difference.high < 0:
-            sentence = f"better than {name}: the mean delay is {change} (95 % interval: {bounds})"
-        elif difference.low > 0:
-            sentence = f"worse than {name}: the mean delay is {change} (95 % interval: {bounds})"
-        else:
-            sentence = (
-                f"undecided against {name}: the mean delay is {change}, but the 95 % interval contains 0 ({bounds})"
-            )
-        sentences.append(f"{names[0][0].upper()}{names[0][1:]} is {sentence}.")
-    return " ".join(sentences)
-
-
-def _describe_difference(difference_s: float) -> str:
-    return f"{abs(difference_s):.1f} s {'lower' if difference_s < 0 else 'higher'}"
-
-
-def _describe_interval(low_s: float, high_s: float) -> str:
-    if low_s * high_s > 0:
-        near, far = sorted((abs(low_s), abs(high_s)))
-        return f"{near:.1f} to {far:.1f} s {'lower' if high_s < 0 else 'higher'}"
-    return f"{_describe_difference(low_s)} to {_describe_difference(high_s)}"
+            for signal in shown
+        ],
+        "signal_count": len(services[-1]),
+        "delay_text": delay_text,
+        "saturation_veh_h": SATURATION_VEH_H,
+        "queued_vehicle_m": QUEUED_VEHICLE_M,
+    }
 
 
 def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
     outcomes = results[arm.name]
     delays = delays_s(outcomes)
-    difference = ("", "")
+    difference, judgement = ("", ""), ""
     if arm is not candidate:
         paired_s = paired(delays_s(results[candidate.name]), delays)
         bounds = f"{paired_s.low:+.1f} to {paired_s.high:+.1f}" if math.isfinite(paired_s.low) else "none (one seed)"
         difference = (f"{paired_s.mean:+.1f}", bounds)
+        judgement = BETTER if paired_s.high < 0 else WORSE if paired_s.low > 0 else UNDECIDED
     finished = np.mean([outcome.finished for outcome in outcomes])
     total = np.mean([outcome.total for outcome in outcomes])
     means = (
@@ -162,12 +186,13 @@ def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
         f"{finished:.0f} of {total:.0f}",
     )
     letters = Counter(level_of_service(delay_s) for delay_s in _service_delays(arm.name, results).values())
-    return {"name": arm.name, "means": means, "letters": sorted(letters.items()), "difference": difference}
-
-
-def level_of_service(delay_s: float) -> str:
-    """The level of service, A to F, of a delay per vehicle in s."""
-    return next((letter for letter, bound_s in SERVICE_BOUNDS_S if delay_s <= bound_s), "F")
+    return {
+        "name": arm.name,
+        "means": means,
+        "letters": sorted(letters.items()),
+        "difference": difference,
+        "judgement": judgement,
+    }
 
 
 def _service_delays(name: str, results: Results) -> dict[str, float]:
@@ -209,7 +234,7 @@ def _sections(names: Sequence[str], results: Results, tls: Sequence[str]) -> lis
         text = (
             f"Greens of up to {MAX_SIGNALS} signals under {name}, in up to {BANDS_S / 60:g} minutes of the first seed, "
             f"around the departures with the largest delay under {names[0]}; signals by their distance along the line "
-            "through them. Each colour is one green of the signal, the same in all figures."
+            "through them. Turns: greens without through traffic."
         )
         sections.append(_section(f"Signals in time and space: {name}", text, [figure], [] if k else signals))
     return sections
@@ -243,6 +268,7 @@ def _contents(sections: Sequence[Mapping[str, Any]], has_pictures: bool, has_cla
         ("comparison", "Comparison"),
         *([("road-users", "Road users")] if has_classes else []),
         ("service", "Level of service by TL"),
+        ("movements", "What each movement got"),
         *((f"figure-{k}", section["title"]) for k, section in enumerate(sections, 1)),
         *([("atspm", "Signal performance measures (ATSPM)")] if has_pictures else []),
         ("conditions", "What was simulated"),
@@ -251,7 +277,7 @@ def _contents(sections: Sequence[Mapping[str, Any]], has_pictures: bool, has_cla
 
 def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> dict[str, Any]:
     """A section of the page, and which names are shortened in its figures."""
-    drawn = [{"png": _png(figure), "width_px": f"{figure.get_figwidth() * 96:.0f}"} for figure in figures]
+    drawn = [_drawn(figure) for figure in figures]
     shortened = [(full, short) for full, short in short_names(names).items() if full != short]
     return {"title": title, "text": text, "figures": drawn, "shortened": shortened}
 
@@ -278,16 +304,13 @@ def _place(path: str) -> str:
     return "/".join(Path(path).parts[-PATH_PARTS:]) if Path(path).is_absolute() else str(path)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _png(figure: Figure) -> str:
+def _drawn(figure: Figure) -> dict[str, str]:
+    """A figure as PNG in base 64, and its width."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     plt.close(figure)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return {"png": base64.b64encode(buffer.getvalue()).decode(), "width_px": f"{figure.get_figwidth() * 96:.0f}"}

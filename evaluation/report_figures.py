@@ -14,14 +14,23 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from city.network import is_green
-from evaluation.signal_recording import SignalBand
+from evaluation.arms import FIXED
+from evaluation.signal_recording import SEVERAL_DIRECTIONS, SignalBand
 from evaluation.simulation import WINDOW_S, Outcome
 from evaluation.statistics import interval
 
-COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
-GREEN_COLOURS = tuple(plt.get_cmap("tab10")(k) for k in range(10))
-"""Colours of a signal's green phases; the eleventh has the first one's again."""
+CANDIDATE_COLOUR, FIXED_COLOUR = "#1f5fa8", "#8a8a8a"
+OTHER_COLOURS = ("#c8812e", "#8d4fa3", "#7a5230", "#444444", "#2f9c9c", "#c0a000")
+"""Colours of arms; green and red mean better and worse in the report."""
+GREEN_COLOURS = {
+    "north-south through": "#1f5fa8",
+    "north-south turns": "#8fc1ea",
+    "east-west through": "#c8651b",
+    "east-west turns": "#f3bf85",
+    SEVERAL_DIRECTIONS: "#7d5ba6",
+    "pedestrians": "#222222",
+}
+"""Colours of greens by direction."""
 MAX_ROADS = 15
 MAX_TLS = 30
 MAX_SIGNALS = 40
@@ -122,20 +131,12 @@ def distribution(names: Sequence[str], results: Results) -> Figure:
 def greens(names: Sequence[str], results: Results) -> list[tuple[str, Figure]]:
     """(arm, the greens of its signals in time and space) of the arms with recorded signals."""
     recorded = [name for name in names if results[name][0].signals]
-    all_bands = [band for name in recorded for band in results[name][0].signals]
-    # the greens of all arms, so that a phase has the same colour in each
-    states = {
-        signal: sorted(
-            {state for band in all_bands if band.signal == signal for _, state in band.states if is_green(state)}
-        )
-        for signal in {band.signal for band in all_bands}
-    }
     delays = results[names[0]][0].delay_by_departure
     peak_s = max(delays, key=lambda begin_s: delays[begin_s]) + WINDOW_S / 2 if delays else 0.0
-    return [(name, _bands(results[name][0].signals, states, peak_s)) for name in recorded]
+    return [(name, _bands(results[name][0].signals, peak_s)) for name in recorded]
 
 
-def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]], peak_s: float) -> Figure:
+def _bands(signals: Sequence[SignalBand], peak_s: float) -> Figure:
     """The greens of signals around a second, at their distances along the line through them."""
     ordered = _ordered(signals)[:MAX_SIGNALS]
     bands = [band for _, band in ordered]
@@ -150,7 +151,7 @@ def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]]
     begin_s = max(first_s, min(peak_s - BANDS_S / 2, last_s - BANDS_S))
     end_s = min(begin_s + BANDS_S, last_s)
     for place_m, band in zip(places_m, bands, strict=True):
-        _draw_band(axes, place_m, 0.6 * row_m, band, greens_of[band.signal], begin_s, end_s)
+        _draw_band(axes, place_m, 0.6 * row_m, band, begin_s, end_s)
     labels = short_names([band.signal for band in bands])
     ylim = (places_m[-1] + 0.6 * row_m, places_m[0] - 0.6 * row_m)
     axes.set(yticks=places_m, yticklabels=labels.values(), xlim=(begin_s, end_s), ylim=ylim)
@@ -159,25 +160,20 @@ def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]]
     distances.set(ylim=ylim, ylabel="distance along their line (m)")
     distances.set_yticks(places_m, [f"{along_m - ordered[0][0]:.0f}" for along_m, _ in ordered])
     _label_times_of_day(axes)
-    count = max(len(greens_of[band.signal]) for band in bands)
-    handles = [Patch(color=colour, label=f"green {k + 1}") for k, colour in enumerate(GREEN_COLOURS[:count])]
-    if count > len(GREEN_COLOURS):
-        handles[0].set_label(f"green 1, {len(GREEN_COLOURS) + 1}, ...")
-    handles.append(Patch(facecolor="white", edgecolor="#444444", lw=0.5, label="yellow or red"))
+    shown = {direction for band in bands for direction in band.greens.values()}
+    handles = [Patch(color=colour, label=name) for name, colour in GREEN_COLOURS.items() if name in shown]
+    handles.append(Patch(facecolor="white", edgecolor="#444444", lw=0.5, label="between greens"))
     figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
     return figure
 
 
-def _draw_band(
-    axes: Axes, y_m: float, height_m: float, band: SignalBand, greens_of: Sequence[str], begin_s: float, end_s: float
-) -> None:
-    """Draw a bar in the colour of each green phase; yellow and red stay white."""
+def _draw_band(axes: Axes, y_m: float, height_m: float, band: SignalBand, begin_s: float, end_s: float) -> None:
+    """Draw a bar in the colour of each green's direction; what leads from one to the next stays white."""
     changes = [time_s for time_s, _ in band.states[1:]] + [end_s]
     for (time_s, state), change_s in zip(band.states, changes, strict=True):
         low_s, high_s = max(time_s, begin_s), min(change_s, end_s)
-        if state in greens_of and high_s > low_s:
-            colour = GREEN_COLOURS[greens_of.index(state) % len(GREEN_COLOURS)]
-            axes.barh(y_m, high_s - low_s, height_m, low_s, color=colour)
+        if state in band.greens and high_s > low_s:
+            axes.barh(y_m, high_s - low_s, height_m, low_s, color=GREEN_COLOURS[band.greens[state]])
 
 
 def _ordered(bands: Sequence[SignalBand]) -> list[tuple[float, SignalBand]]:
@@ -236,4 +232,7 @@ def _label_times_of_day(axes: Axes) -> None:
 
 
 def _coloured(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, COLOURS[k % len(COLOURS)]) for k, name in enumerate(names)]
+    """(arm, its colour): those of the candidate, the first arm, and of `fixed` are the same in every report."""
+    colours = {names[0]: CANDIDATE_COLOUR, **({FIXED: FIXED_COLOUR} if FIXED in names[1:] else {})}
+    others = itertools.cycle(OTHER_COLOURS)
+    return [(name, colours.get(name) or next(others)) for name in names]

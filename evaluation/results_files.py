@@ -15,9 +15,10 @@ from city import whole_files
 from city.errors import InputError
 from evaluation import road_users
 from evaluation.arms import Arm
+from evaluation.lane_groups import LaneGroupTraffic
 from evaluation.road_users import RoadUsers
 from evaluation.simulation import Outcome, outcome_values
-from evaluation.statistics import CONFIDENCE, interval, population
+from evaluation.statistics import CONFIDENCE, BySignal, interval, mean_by_signal, population
 
 
 def check_writable(folder: Path) -> None:
@@ -57,7 +58,10 @@ def write(
             name: {each: asdict(users) for each, users in road_users.means(outcomes).items()}
             for name, outcomes in by_class.items()
         },
-        # the report has the signals
+        **{
+            key: {arm.name: _by_signal([getattr(each, key) for each in results[arm.name]]) for arm in arms}
+            for key in ("movements", "lane_groups")
+        },
         "simulations": [_without_signals(outcome) for arm in arms for outcome in results[arm.name]],
     }
     whole_files.write(folder / "results.json", json.dumps(document, indent=1))
@@ -81,9 +85,29 @@ def _cells(users: RoadUsers | None) -> list[Any]:
     return ["" if users.lost_s is None else round(users.lost_s, 3), users.total, users.arrived]
 
 
+def _by_signal(simulations: Sequence[BySignal[Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By signal and name, the mean values of a movement or lane group."""
+    return {
+        signal: {name: _values(value) for name, value in values.items()}
+        for signal, values in mean_by_signal(simulations).items()
+    }
+
+
+def _values(value: Any) -> dict[str, Any]:
+    if not isinstance(value, LaneGroupTraffic):
+        return asdict(value)
+    return asdict(value) | {"saturation": _finite(value.saturation), "level": value.level}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def _without_signals(outcome: Outcome) -> dict[str, Any]:
-    values = asdict(replace(outcome, signals=(), pictures=None))
-    return {name: value for name, value in values.items() if name not in ("pictures", "no_pictures")}
+    """The values of an outcome; the report has the recorded signals, and `movements` and `lane_groups` the means."""
+    values = asdict(replace(outcome, signals=(), pictures=None, movements={}, lane_groups={}))
+    left_out = ("signals", "pictures", "no_pictures", "movements", "lane_groups")
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
 def _compare(candidate: Sequence[Mapping[str, float]], arm: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -99,7 +123,4 @@ def _compare(candidate: Sequence[Mapping[str, float]], arm: Sequence[Mapping[str
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
     """Mean and interval as JSON; None for an unbounded end."""
-    return {
-        name: value if math.isfinite(value) or name == "mean" else None
-        for name, value in asdict(interval(values)).items()
-    }
+    return {name: value if name == "mean" else _finite(value) for name, value in asdict(interval(values)).items()}

@@ -1,18 +1,19 @@
 """One simulation of an arm, and its measurements."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city import config, network, sumo_files
 from city.errors import InputError
 from city.lanes import is_internal, road_of
-from city.network import is_green
 from controller.assembly import DRIVERS
 from controller.policies.no_policies import contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
@@ -22,13 +23,17 @@ from controller.sumo.network import check_contracts_match_city
 from evaluation import actuated, road_users
 from evaluation.arms import ACTUATED, FIXED, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
+from evaluation.lane_groups import LaneGroupTraffic, RoadTraffic, lane_group_traffic, lane_groups
+from evaluation.movement_service import MovementService, green_share, movement_service
 from evaluation.passed_vehicles import PassedVehicles
 from evaluation.policy_models import with_street_dialect
 from evaluation.road_users import RoadUsers
 from evaluation.signal_pictures import ControlledSignals, PicturedTls, SignalPictures, UncontrolledSignals
-from evaluation.signal_recording import SignalBand, SignalRecording
+from evaluation.signal_recording import SignalBand, SignalRecording, directions
 from serving.client import Client
-from simulation.approaches import upstream_lanes
+from signals import movement_names
+from signals.simulation_time import round_to_ms
+from simulation.approaches import nearest_approaches, read_net, upstream_lanes
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand
 from simulation.lost_time import LostTime
@@ -91,6 +96,10 @@ class Outcome(TripMeans):
     """Why there are none although the signals were recorded."""
     unchanged_tls: tuple[str, ...] = ()
     """TLs that never changed their green, but for the first choice of a controller."""
+    movements: Mapping[str, Mapping[str, MovementService]] = field(default_factory=dict)
+    """Signal -> movement -> the greens that it got."""
+    lane_groups: Mapping[str, Mapping[str, LaneGroupTraffic]] = field(default_factory=dict)
+    """Signal -> lane group -> its traffic."""
 
     def delay_per_vehicle_s(self, tl: str) -> float:
         """Seconds lost on the way to a TL per vehicle that passed it; NaN if none passed."""
@@ -124,6 +133,18 @@ class ArmSimulator:
             self._roads_of_tl[tl] = sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
         self._roads = sorted({road for roads in self._roads_of_tl.values() for road in roads})
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
+        self._names = movement_names.of_city(task.city, self.street)
+        self._greens = {s: directions(self.street.signals[s], self._names[s]) for s in self._signals}
+        net = read_net(self.street.net_file)
+        self._lane_groups = {
+            s: lane_groups(self.street.signals[s], self._names[s], lambda lane: net.getLane(lane).allows("passenger"))
+            for s in self._signals
+        }
+        self._upstream: dict[str, list[str]] = {}
+        """By road that ends at a signal, the roads that lead to it from no other signal."""
+        for road, (last, _) in nearest_approaches(self.street).items():
+            if road != last:
+                self._upstream.setdefault(last, []).append(road)
 
     def run(
         self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False
@@ -133,21 +154,22 @@ class ArmSimulator:
         `models`: of a served arm. `records_signals`: whether the outcome has the signals' states and pictures.
         """
         with scratch_folder() as folder:
-            recording = SignalRecording(folder, self._signals) if records_signals else None
+            recording = SignalRecording(folder, self._signals)
             pictured, no_pictures = self._pictured() if records_signals else (None, "")
             passed = PassedVehicles(folder, self._roads_of_tl)
             tripinfo = folder / "tripinfo.xml"
             options = ["--device.emissions.probability", "1"] if self.task.emissions else []
             additional = self._additional_files(arm, folder, recording, passed, pictured)
             with simulated(self.task.city, demand, tripinfo, options, additional=additional) as connection:
-                if recording is not None:
+                if records_signals:
                     recording.locate(connection.api)
                 measurement, simulation, signals = self._simulate(arm, demand, connection, models, pictured)
                 ended_s = float(connection.api.simulation.getTime())
                 vehicle_classes = road_users.vehicle_classes(connection.api)
             trips, users = read_trips(tripinfo, ended_s), road_users.read(tripinfo, vehicle_classes)
-            bands = recording.bands() if recording is not None else ()
-            passed_by_tl = passed.by_tl()
+            bands = recording.bands(ended_s, self._greens)
+            passed_by_tl = passed.read()
+        road_traffic = measurement.road_traffic(passed, self._upstream)
         vehicles = max(trips.total, 1)
         roads = [item for by_road in measurement.lost_s.values() for item in by_road.items()]
         worst_road, worst_road_s = max(roads, key=lambda item: item[1], default=("", 0.0))
@@ -162,15 +184,26 @@ class ArmSimulator:
             overrides_by_reason=dict(simulation.loop.counters.overrides),
             delay_quantiles_s=tuple(np.percentile(delays_s, range(101)).round(2).tolist()) if delays_s else (),
             delay_by_departure=_by_window(trips.delay_by_departure),
-            queue_by_road={road: vehicle_s / measurement.seconds for road, vehicle_s in measurement.queued_s.items()},
-            signals=bands,
+            queue_by_road=measurement.queue_by_road(),
+            signals=bands if records_signals else (),
             passed_by_tl=passed_by_tl,
             road_users=users,
             pictures=signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None,
             no_pictures=no_pictures,
             unchanged_tls=tuple(
-                tl for tl in self.task.tls if all(map(measurement.stays_green, self.task.city.tls[tl].signals))
+                tl
+                for tl, own in self.task.city.tls.items()
+                if tl in self.task.tls and not any(b.changes_green for b in bands if b.signal in own.signals)
             ),
+            movements={
+                b.signal: movement_service(self.street.signals[b.signal], self._names[b.signal], b) for b in bands
+            },
+            lane_groups={
+                b.signal: lane_group_traffic(
+                    self._lane_groups[b.signal], road_traffic, partial(green_share, b), self.street.lane_length_m
+                )
+                for b in bands
+            },
         )
 
     def _pictured(self) -> tuple[PicturedTls | None, str]:
@@ -184,17 +217,15 @@ class ArmSimulator:
         self,
         arm: Arm,
         folder: Path,
-        recording: SignalRecording | None,
+        recording: SignalRecording,
         passed: PassedVehicles,
         pictured: PicturedTls | None,
     ) -> list[Path]:
         """The additional files of an arm, behind those of the configuration."""
-        additional = [passed.additional_file]
+        additional = [passed.additional_file, recording.additional_file]
         if arm.kind == ACTUATED:
             signals = [self.street.signals[signal] for signal in self._signals]
             additional.append(actuated.write(folder / "actuated.add.xml", signals))
-        if recording is not None:
-            additional.append(recording.additional_file)
         sumocfg = self.task.city.network.sumocfg
         assert sumocfg is not None, "a city without demand is refused before it is evaluated"
         if pictured is not None:
@@ -224,17 +255,20 @@ class ArmSimulator:
         uncontrolled = (
             UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
         )
-        measurement = _Measurement(connection, self._lanes, self._roads, self._signals)
+        stop_lanes = [lane for groups in self._lane_groups.values() for group in groups for lane in group.lanes]
+        measurement = _Measurement(connection, self._lanes, self._roads, stop_lanes)
         step_s = float(connection.api.simulation.getDeltaT())
         steps = max(1, round(MEASUREMENT_INTERVAL_S / step_s))
         rng = np.random.default_rng([MEASUREMENT_SEED, demand.seed])  # the same moments in all arms
         while now < end_s:
             before_s, now = now, min(now + steps * step_s, end_s)
-            moment_s = min(before_s + int(rng.integers(1, steps + 1)) * step_s, end_s)
+            # whole ms, as SUMO's time, which never reaches a moment that floating point puts a little later
+            moment_s = min(round_to_ms(before_s + int(rng.integers(1, steps + 1)) * step_s), end_s)
             (uncontrolled or simulation).advance(moment_s)
             measurement.add(now - before_s)
             if now == end_s > moment_s:
                 (uncontrolled or simulation).advance(end_s)
+        measurement.end()
         simulation.loop.finish()
         simulation.loop.close()
         return measurement, simulation, controlled or uncontrolled
@@ -266,44 +300,65 @@ class ArmSimulator:
 
 
 class _Measurement:
-    """Vehicle seconds lost and waited on roads, and greens of signals, sampled while a simulation runs."""
+    """Vehicle seconds lost and waited on roads, sampled while a simulation runs."""
 
     def __init__(
         self,
         connection: SumoConnection,
         lanes: Mapping[str, Mapping[str, float]],
         roads: Sequence[str],
-        signals: Iterable[str],
+        stop_lanes: Sequence[str],
     ) -> None:
-        """`lanes`: TL -> lane that leads to it -> speed limit in m/s. `roads`: roads with a measured queue."""
-        self._state = connection.api.trafficlight.getRedYellowGreenState
-        self._greens: dict[str, list[str]] = {signal: [] for signal in signals}
-        """By signal that is not known to change, the greens that it has shown, in order."""
-        self._lost_time, self._roads = LostTime(connection, lanes), roads
-        self._halting = connection.api.edge.getLastStepHaltingNumber
+        """Begin with the halting vehicles.
+
+        Args:
+            connection: to SUMO.
+            lanes: TL -> lane that leads to it -> speed limit in m/s.
+            roads: roads with a measured queue.
+            stop_lanes: lanes whose queue is sampled.
+        """
+        self._connection, self._lost_time, self._roads = connection, LostTime(connection, lanes), roads
+        self._lanes = tuple(lane for by_lane in lanes.values() for lane in by_lane)
+        self._stop_lanes = {lane: self._lanes.index(lane) for lane in stop_lanes}
+        self._first = self._newest = connection.halting(self._lanes)
+        self._samples: list[NDArray[np.int32]] = []
+        self._queued_s = np.zeros(len(self._lanes))
         self.seconds = 0.0
         self.lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in lanes}
         """TL -> road -> vehicle seconds."""
-        self.queued_s: Counter[str] = Counter()
-        """Road -> vehicle seconds."""
+        self._waiting: Sequence[str] = ()
 
     def add(self, seconds: float) -> None:
         """Add the vehicles that lose time or wait now, weighted by the seconds since the last sample."""
         self.seconds += seconds
         for tl, by_road in self._lost_time.by_road().items():
             self.lost_s[tl].update({road: seconds * lost for road, lost in by_road.items()})
-        self.queued_s.update({road: seconds * self._halting(road) for road in self._roads})
-        for signal, greens in list(self._greens.items()):
-            state = self._state(signal)
-            if is_green(state) and state not in greens[-1:]:
-                greens.append(state)
-            if len(greens) > 2:
-                del self._greens[signal]
+        self._newest = self._connection.halting(self._lanes)
+        self._queued_s += seconds * self._newest
+        self._samples.append(self._newest[list(self._stop_lanes.values())])
 
-    def stays_green(self, signal: str) -> bool:
-        """True if a signal has stayed at its first green, or at the one that followed it: a controller's first
-        choice."""
-        return signal in self._greens
+    def end(self) -> None:
+        """Read the vehicles that wait to depart."""
+        self._waiting = self._connection.traffic(()).waiting
+
+    def queue_by_road(self) -> dict[str, float]:
+        """Mean number of halting vehicles, by road with a measured queue."""
+        queues: dict[str, float] = dict.fromkeys(self._roads, 0.0)
+        for lane, queued_s in zip(self._lanes, self._queued_s.tolist(), strict=True):
+            if road_of(lane) in queues:
+                queues[road_of(lane)] += queued_s / self.seconds
+        return queues
+
+    def road_traffic(self, passed: PassedVehicles, upstream: Mapping[str, Sequence[str]]) -> RoadTraffic:
+        """The measurements by road and lane. `passed`: after it was read."""
+        growth = defaultdict[str, float](float, Counter(self._waiting))
+        for lane, change in zip(self._lanes, (self._newest - self._first).tolist(), strict=True):
+            if lane not in self._stop_lanes:
+                growth[road_of(lane)] += change
+        samples = np.array(self._samples)
+        halting = {lane: samples[:, k] for k, lane in enumerate(self._stop_lanes)}
+        lost_s = {road: lost for by_road in self.lost_s.values() for road, lost in by_road.items()}
+        return RoadTraffic(self.seconds, passed.by_lane, passed.lost_s, lost_s, halting, growth, upstream)
 
 
 def _by_window(delay_by_departure: Sequence[tuple[float, float]]) -> dict[int, float]:

@@ -1,14 +1,18 @@
 """Means with 95 % intervals, paired differences (the same demand in both arms), and the comparison of many streets."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES, BOOTSTRAP_SEED = 9999, 1
+V = TypeVar("V")
+BySignal = Mapping[str, Mapping[str, V]]
+"""Signal -> name of a movement or lane group -> value."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,29 @@ def interval(values: Sequence[float]) -> Interval:
 def paired(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
     """Mean and 95 % interval of the paired differences candidate - baseline."""
     return interval([a - b for a, b in zip(candidate, baseline, strict=True)])
+
+
+def mean_by_signal(simulations: Sequence[BySignal[V]], labels: Mapping[str, str] = {}) -> dict[str, dict[str, V]]:
+    """Means of simulations with the same signals and names.
+
+    `V`: a dataclass of numbers; None is left out. `labels`: names of signals in the result (default: their own).
+    """
+    return {
+        labels.get(signal, signal): {
+            name: _mean([by_signal[signal][name] for by_signal in simulations]) for name in names
+        }
+        for signal, names in simulations[0].items()
+    }
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The first of several values of a dataclass, with the means of its fields; flags stay."""
+    means = {}
+    for name in (each.name for each in fields(values[0])):
+        known = [number for value in values if (number := getattr(value, name)) is not None]
+        if known and not isinstance(known[0], bool):
+            means[name] = float(np.mean(known))
+    return replace(values[0], **means)
 
 
 def population(count: int, varies: bool) -> str:

@@ -70,8 +70,8 @@ def parser(prog: str) -> Parser:
         "--arms",
         default="pretrained,fixed,actuated,max-pressure",
         metavar="ARM,...",
-        help="pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the candidate "
-        "(default: pretrained,fixed,actuated,max-pressure)",
+        help="pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first that is not "
+        "fixed is the candidate (default: pretrained,fixed,actuated,max-pressure)",
     )
     flags.add_count(parser, "--demands", 1, "random demands of each street", 1)
     flags.add_count(

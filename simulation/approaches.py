@@ -21,26 +21,32 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
     net = read_net(street.net_file)
     tl_of = {signal: tl for tl, signals in signals_of.items() for signal in signals}
     lanes_of: dict[str, dict[str, float]] = {tl: {} for tl in signals_of}
+    for road, (_, signal) in nearest_approaches(street).items():
+        if tl := tl_of.get(signal):
+            lanes_of[tl].update((lane.getID(), lane.getSpeed()) for lane in net.getEdge(road).getLanes())
+    return lanes_of
+
+
+def nearest_approaches(street: StreetNetwork) -> dict[str, tuple[str, str]]:
+    """By road that leads to a signal, the nearest one downstream by length: (the road that ends at it, the signal)."""
+    net = read_net(street.net_file)
     queue = [
-        (0.0, net.getLane(lane).getEdge().getID(), tl_of.get(signal.id, ""))
+        (0.0, road, signal.id, road)
         for signal in street.signals.values()
-        for lane in signal.lanes
-        if not is_internal(lane)
+        for road in (net.getLane(lane).getEdge().getID() for lane in signal.lanes if not is_internal(lane))
     ]
     heapq.heapify(queue)
-    visited: set[str] = set()
+    found: dict[str, tuple[str, str]] = {}
     while queue:
-        distance_m, road, tl = heapq.heappop(queue)
-        if road in visited:
+        distance_m, road, signal, last = heapq.heappop(queue)
+        if road in found:
             continue
-        visited.add(road)
+        found[road] = last, signal
         edge = net.getEdge(road)
-        if tl:
-            lanes_of[tl].update((lane.getID(), lane.getSpeed()) for lane in edge.getLanes())
         for upstream in edge.getIncoming():
-            if upstream.getID() not in visited and upstream.getFunction() != "internal":
-                heapq.heappush(queue, (distance_m + edge.getLength(), upstream.getID(), tl))
-    return lanes_of
+            if upstream.getID() not in found and upstream.getFunction() != "internal":
+                heapq.heappush(queue, (distance_m + edge.getLength(), upstream.getID(), signal, last))
+    return found
 
 
 @functools.lru_cache(maxsize=2)

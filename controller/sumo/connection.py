@@ -228,6 +228,9 @@ class TrafficConnection(Protocol):
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         """Read lanes, and the vehicles that wait to depart. Raises the exceptions of `read`."""
 
+    def halting(self, lanes: tuple[str, ...]) -> NDArray[np.int32]:
+        """Read the number of vehicles slower than 0.1 m/s [lanes]. Raises the exceptions of `read`."""
+
     def persons(self, walking_areas: Sequence[str]) -> Sequence[Person]:
         """Read the persons on walking areas (SUMO's edges). Raises the exceptions of `read`."""
 

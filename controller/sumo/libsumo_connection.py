@@ -148,6 +148,9 @@ class LibsumoConnection(StepCollector):
         waiting = [self.api.vehicle.getRoute(vehicle)[0] for vehicle in self.api.simulation.getPendingVehicles()]
         return Traffic(np.array(counts, np.int32), np.array(speeds_mps, np.float64), waiting)
 
+    def halting(self, lanes: tuple[str, ...]) -> NDArray[np.int32]:
+        return np.array([self.api.lane.getLastStepHaltingNumber(lane) for lane in lanes], np.int32)
+
     def persons(self, walking_areas: Sequence[str]) -> list[Person]:
         domain = self.api.person
         ids = [person for area in walking_areas for person in self.api.edge.getLastStepPersonIDs(area)]

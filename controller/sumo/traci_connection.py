@@ -75,6 +75,12 @@ def _traffic_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
     )
 
 
+@functools.lru_cache(MAX_CACHED_BATCHES)
+def _halting_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
+    variable = tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_HALTING_NUMBER
+    return wire.NumericGetters([(*variable, lane, tc.TYPE_INTEGER) for lane in lanes])
+
+
 # a watcher's view changes rarely, and there are few watchers
 @functools.lru_cache(4)
 def _state_getters(links_of: tuple[tuple[str, int], ...]) -> wire.StateGetters:
@@ -297,6 +303,11 @@ class TraciConnection(StepCollector):
             routes = self._values([wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown])
             self._origins |= {vehicle: roads[0] for vehicle, roads in zip(unknown, routes, strict=True)}
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
+
+    def halting(self, lanes: tuple[str, ...]) -> NDArray[np.int32]:
+        numbers = _halting_getters(lanes)
+        # SUMO does not answer a message without commands
+        return self._ask([numbers.request], numbers.decode)[0] if lanes else np.zeros(0, np.int32)
 
     def persons(self, walking_areas: Sequence[str]) -> list[Person]:
         if not walking_areas:

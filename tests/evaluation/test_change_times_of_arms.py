@@ -27,5 +27,5 @@ def test_change_times_are_those_of_the_arms(arms, line, tmp_path):
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["A0"]\ndialect = "sumo-rl"\nyellow_s = 6\n'
     )
     args = argparse.Namespace(city=city, tl=None, seconds=60.0, strict=False, faults=None, emissions=False)
-    _, change_times = command._task(args, parse(arms))
+    *_, change_times = command._task(args, parse(arms))
     assert change_times.startswith(line)

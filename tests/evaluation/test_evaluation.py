@@ -77,6 +77,58 @@ def test_every_arm_is_simulated_with_every_seed(results, document):
     assert len({simulation["delay_s"] for simulation in document["simulations"]}) == 8, "every arm acts differently"
 
 
+@pytest.mark.parametrize(
+    ("text", "candidate", "expected"),
+    [
+        ("fixed,served,actuated", None, ["served", "fixed", "actuated"]),
+        ("actuated,fixed", None, ["actuated", "fixed"]),
+        ("fixed", None, ["fixed"]),
+        ("served,fixed,greedy", "greedy", ["greedy", "served", "fixed"]),
+        ("served,fixed", "fixed", ["fixed", "served"]),
+    ],
+)
+def test_candidate_is_the_first_arm_that_is_not_fixed_or_the_one_named(text, candidate, expected):
+    assert [arm.name for arm in arms.parse(text, candidate)] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "reference"), [(["a", "b", "fixed"], "fixed"), (["a", "b"], "b"), (["fixed", "a"], "a"), (["a"], None)]
+)
+def test_candidate_is_compared_with_fixed_first_of_all(names, reference):
+    assert arms.reference_of(names) == reference
+
+
+def test_named_candidate_is_that_of_table_gate_and_files(monkeypatch, tmp_path, capsys):
+    def outcome(self, arm, demand, models, records_signals):
+        delay_s = {"fixed": 30.0, "actuated": 20.0, "greedy": 10.0}[arm.name] + demand.seed / 10
+        return replace(ZERO, arm=arm.name, seed=demand.seed, delay_s=delay_s, delay_quantiles_s=(1.0,) * 101)
+
+    monkeypatch.setattr(ArmSimulator, "run", outcome)
+    flags = ("--arms", "fixed,actuated,greedy", "--seeds", "2", "--same-demand", "--out", str(tmp_path))
+    assert program.main([*CITY, *flags, "--candidate", "greedy", "--gate", "actuated"]) == 0
+    assert "gate: greedy - actuated: -10.00 s" in (out := capsys.readouterr().out)
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["greedy", "fixed", "actuated"]
+    assert json.loads((tmp_path / "results.json").read_text())["candidate"] == "greedy"
+    page = (tmp_path / "report.html").read_text()
+    assert "Greedy control cuts the mean delay of fixed control by 66\N{NO-BREAK SPACE}%" in page
+    assert program.main([*CITY, *flags, "--gate", "fixed"]) == 0
+    assert "gate: actuated - fixed: -10.00 s" in capsys.readouterr().out
+
+
+def test_results_have_the_mean_greens_of_movements_and_the_traffic_of_lane_groups(results, document):
+    assert document["movements"].keys() == document["lane_groups"].keys() == document["arms"].keys()
+    fixed = document["movements"]["fixed"]["A0"]["northbound left (protected)"]
+    assert fixed["skipped_share"] == 0.0 and fixed["longest_red_s"] == 41.0 and 60 < fixed["greens_per_h"] < 90
+    group = document["lane_groups"]["fixed"]["A0"]["northbound through + right"]
+    assert (
+        group["saturation"] == pytest.approx(group["volume_veh_h"] / group["capacity_veh_h"])
+        and group["level"] in "ABCDEF"
+    )
+    assert not {"signals", "movements", "lane_groups", "pictures"} & document["simulations"][0].keys()
+    page = (results[1] / "report.html").read_text()
+    assert "<summary>A0 (SA101)</summary>" in page and "<td>northbound left (protected)</td>" in page
+
+
 def test_every_arm_meets_the_same_vehicles(grid_city, monkeypatch):
     vehicles = []
 
@@ -111,7 +163,7 @@ def test_report_has_every_plot_and_links_the_pages_of_signals(results):
     page = (results[1] / "report.html").read_text()
     pictures = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)" width="\d+">', page)
     titles = [title for title, _ in pictures]
-    assert {"Delay over time", "Signals in time and space: actuated"} < set(titles) and len(set(titles)) == 8
+    assert {"Delay over time", "Signals in time and space: actuated"} < set(titles) and len(set(titles)) == 9
     assert all(base64.b64decode(data).startswith(b"\x89PNG") for _, data in pictures)
     assert "max-pressure" in page and not re.findall(r'src="(?!data:)', page), "no other file is needed"
     assert all(f'id="{each}"' in page for each in re.findall(r'href="#([^"]*)', page))
@@ -263,6 +315,13 @@ def test_arms_end_at_the_same_ms(simulate):
     """SUMO counts whole ms."""
     fixed, pressure, exact = simulate("fixed", 60.0001), simulate("max-pressure", 60.0001), simulate("fixed", 60.0)
     assert fixed.total == pressure.total == exact.total
+
+
+@pytest.mark.timeout(60)  # it would wait for a moment that SUMO never reports
+def test_simulation_with_steps_of_a_tenth_of_a_second_ends(simulate, grid_city, tmp_path):
+    times = '<begin value="0.3"/><step-length value="0.1"/>'
+    city = city_with(grid_city, tmp_path, '<begin value="0"/>', times)
+    assert simulate("max-pressure", 40.0, city=city).total > 0
 
 
 def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, tmp_path):
@@ -441,6 +500,8 @@ def test_interval_is_students_t():
         (("--arms", "fixed,fixed"), "fixed is listed twice"),
         (("--arms", ","), "names no arm"),
         (("--arms", "served,fixed", "--gate", "actuated"), "--gate 'actuated' must be one of --arms"),
+        (("--arms", "fixed,served", "--gate", "served"), "and not the candidate served"),
+        (("--arms", "served,fixed", "--candidate", "x"), "--candidate 'x' must be one of --arms: served, fixed"),
         (("--arms", "served,fixed", "--gate", "fixed", "--seeds", "1"), "--gate needs --seeds of at least 2"),
         (("--tl", "SA999"), "SA999 is not one of the TLs"),
         (("--models-dir", "nowhere"), "there is no model in"),

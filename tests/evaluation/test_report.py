@@ -1,4 +1,4 @@
-"""The report: the verdict, the level of service, and names and figures that fit on paper."""
+"""The report: names and figures that fit on paper, maps, and what is better or worse."""
 
 import json
 import os
@@ -12,12 +12,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 import sumo
+from matplotlib.colors import to_hex
 
-from city import config
+from city import config, street_shapes
 from evaluation import __main__ as program
-from evaluation import arms, report, report_figures, results_files
+from evaluation import arms, report, report_figures, results_files, service_map
 from evaluation.arms import Arm
 from evaluation.command import _table
+from evaluation.service_map import StreetMap
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask
 from greenserve.__main__ import main as greenserve
@@ -29,33 +31,7 @@ from tests.networks import netgenerate
 A4_IN = (297 - 2 * 16) / 25.4
 
 
-def _results(**delays_s):
-    return {
-        name: [replace(ZERO, arm=name, seed=k, delay_s=d) for k, d in enumerate(values)]
-        for name, values in delays_s.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("candidate", "text"),
-    [
-        ((20, 22, 21), "Served is better than fixed: the mean delay is 10.3 s lower (33 %), 21.0 s instead of 31.3 s "
-            "per vehicle "
-                       "(95 % interval: 8.9 to 11.8 s lower)."),
-        ((41, 42, 41), "Served is worse than fixed: the mean delay is 10.0 s higher (32 %), 41.3 s instead of 31.3 s "
-            "per vehicle "
-                       "(95 % interval: 7.5 to 12.5 s higher)."),
-        ((20, 40, 21), "Served is undecided against fixed: the mean delay is 4.3 s lower (14 %), 27.0 s instead of "
-            "31.3 s per "
-                       "vehicle, but the 95 % interval contains 0 (28.7 s lower to 20.0 s higher)."),
-    ],
-)  # fmt: skip
-def test_first_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, text):
-    assert report.verdict(["served", "fixed"], _results(served=candidate, fixed=(30, 33, 31))) == text
-
-
 def test_one_seed_has_no_interval_in_report_and_table(tmp_path, capsys):
-    assert "one seed has no interval" in report.verdict(["served", "fixed"], _results(served=(20,), fixed=(30,)))
     flags = ("--arms", "max-pressure,fixed", "--tl", "SA101", "--seeds", "1", "--seconds", "60", "--out", str(tmp_path))
     assert program.main(["--city", str(GRID / "city.toml"), *flags]) == 0
     shown = capsys.readouterr().out + re.sub(r"base64,[^\"]+", "", (tmp_path / "report.html").read_text())
@@ -72,13 +48,6 @@ def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
     results_files.write(tmp_path, compared, results, {})
     assert json.loads((tmp_path / "results.json").read_text())["arms"]["fixed"]["duration_s"]["mean"] == 91.7
     assert (tmp_path / "results.csv").read_text().splitlines()[1].startswith(",0,30.0,91.7,")
-
-
-@pytest.mark.parametrize(
-    ("bound_s", "below", "above"), [(10, "A", "B"), (20, "B", "C"), (35, "C", "D"), (55, "D", "E"), (80, "E", "F")]
-)
-def test_level_of_service_has_the_bounds_of_the_highway_capacity_manual(bound_s, below, above):
-    assert (report.level_of_service(bound_s), report.level_of_service(bound_s + 0.1)) == (below, above)
 
 
 def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(grid_city, tmp_path):
@@ -162,7 +131,8 @@ def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, ca
     out, err = capsys.readouterr()
     assert "report: results/report.html" in out
     assert err.count("left on its own program: ") == 8, "the signals at the town's edge"
-    assert "Fixed is worse than max-pressure" in (tmp_path / "results" / "report.html").read_text()
+    page = (tmp_path / "results" / "report.html").read_text()
+    assert "Actuated control cuts the mean delay of fixed control by" in page
 
 
 @pytest.mark.parametrize("name", ["served", "served:3", "pretrained", "policy:a.policy", *arms.BASELINES])
@@ -182,7 +152,7 @@ def test_report_tells_what_each_arm_is(tmp_path, name):
 
 def test_greens_are_drawn_around_the_peak_and_by_distance():
     bands = [
-        SignalBand(name, x_m, 0.0, ((0.0, "Gr"), (900.0, "rG")), 3600.0)
+        SignalBand(name, x_m, 0.0, ((0.0, "Gr"), (900.0, "rG")), 3600.0, {"rG": "east-west through"})
         for name, x_m in (("far", 900.0), ("near", 0.0), ("beside", 10.0))
     ]
     outcome = replace(ZERO, signals=tuple(bands), delay_by_departure={0.0: 10.0, 1800.0: 60.0, 3300.0: 20.0})
@@ -193,3 +163,58 @@ def test_greens_are_drawn_around_the_peak_and_by_distance():
     assert [each.get_text() for each in distances.get_yticklabels()] in (["0", "10", "900"], ["0", "890", "900"])
     gaps = abs(labels["near"] - labels["beside"]), abs(labels["beside"] - labels["far"])
     assert 100 < gaps[0] < gaps[1] / 1.5, "close signals are beside one another, the others to scale"
+
+
+def test_greens_are_drawn_by_direction_and_transitions_stay_white():
+    greens = {"Gr": "north-south through", "rG": "east-west through"}
+    states = ((0.0, "Gr"), (100.0, "Gs"), (200.0, "rG"))  # the second leads from one green to the next
+    outcome = replace(ZERO, signals=(SignalBand("A", 0.0, 0.0, states, 300.0, greens),))
+    ((_, figure),) = report_figures.greens(["fixed"], {"fixed": [outcome]})
+    bars = {(bar.get_x(), bar.get_width()): to_hex(bar.get_facecolor()) for bar in figure.axes[0].patches}
+    colours = report_figures.GREEN_COLOURS
+    assert bars == {(0.0, 100.0): colours["north-south through"], (200.0, 100.0): colours["east-west through"]}
+    (legend,) = figure.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == ["north-south through", "east-west through", "between greens"]
+
+
+def test_candidate_and_fixed_keep_their_colours():
+    for names in (["a", "fixed"], ["a", "b", "fixed"], ["b", "actuated", "fixed", "greedy"]):
+        colours = dict(report_figures._coloured(names))
+        assert colours["fixed"] == report_figures.FIXED_COLOUR
+        assert colours[names[0]] == report_figures.CANDIDATE_COLOUR
+        assert len(set(colours.values())) == len(names)
+
+
+def test_map_has_the_level_of_each_tl(grid_city, grid_street):
+    street = StreetMap(street_shapes.read(grid_street.net_file), {tl: own.signals for tl, own in grid_city.tls.items()})
+    delays_s = {"SA101": 90.0, "SA108": 5.0}
+    (axes,) = (figure := service_map.draw(street, "Before", delays_s)).axes
+    assert axes.get_title() == "Before" and figure.get_figheight() <= service_map.MAX_HEIGHT_IN
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["F", "SA101", "A", "SA108", "A", "SA108"], "SA108 has two signals"
+    marked = {to_hex(line.get_markerfacecolor()) for line in axes.lines}
+    assert marked == {service_map.LEVEL_COLOURS["F"], service_map.LEVEL_COLOURS["A"]}
+    plt.close(figure)
+
+
+def test_map_of_many_tls_has_no_names_and_of_very_many_no_letters():
+    for count, texts in ((12, 2), (13, 1), (150, 1), (151, 0)):
+        tls = {str(k): [str(k)] for k in range(count)}
+        junctions = tuple(street_shapes.JunctionShape(tl, k, k, ((k, k), (k + 1, k + 1))) for k, tl in enumerate(tls))
+        shapes = street_shapes.StreetShapes((), junctions, {tl: (tl,) for tl in tls})
+        figure = service_map.draw(StreetMap(shapes, tls), "After", dict.fromkeys(tls, 1.0))
+        assert len(figure.axes[0].texts) == texts * count and len(figure.axes[0].lines) == count
+        plt.close(figure)
+
+
+def test_differences_are_better_worse_or_undecided_in_a_word(tmp_path):
+    delays = {"served": (20, 22, 21), "fixed": (30, 33, 31), "actuated": (10, 12, 11), "greedy": (5, 40, 18)}
+    results = {
+        name: [replace(ZERO, arm=name, seed=k, delay_s=d, delay_quantiles_s=(1.0,) * 101) for k, d in enumerate(values)]
+        for name, values in delays.items()
+    }
+    conditions = {"city": "city.toml", "tls": [], "models": {}}
+    page = report.write(tmp_path, arms.parse(",".join(delays)), results, conditions).read_text()
+    cells = re.findall(r"<td>(\S+) <b class=\"(\w+)\">(\w+)</b>", page)
+    assert cells == [("-10.3", *["better"] * 2), ("+10.0", *["worse"] * 2), ("+0.0", *["undecided"] * 2)]

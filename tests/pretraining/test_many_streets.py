@@ -156,7 +156,7 @@ def test_the_command_counts_a_street_that_sumo_ends_early(streets, tmp_path, mon
     printed = capsys.readouterr()
     assert f"fixed has no result on {broken}: it crashed" in printed.err
     assert "2 streets; means over the 1 of them on which every arm has a result" in printed.out
-    assert f"SUMO has ended fixed alone early, so fixed counts as worse: {broken}" in printed.out
+    assert f"SUMO has ended fixed alone early, so max-pressure counts as better: {broken}" in printed.out
     rows = {(row["street"], row["arm"]): row for row in csv.DictReader((tmp_path / "streets.csv").open())}
     assert rows[broken, "fixed"]["delay_s"] == "" and float(rows[broken, "max-pressure"]["delay_s"]) > 0
 

@@ -54,6 +54,9 @@ def test_lanes_have_the_vehicles_and_speeds_that_sumo_has(busy):
         some.counts.tolist() == traffic.counts[:3].tolist()
         and some.speeds_mps.tolist() == traffic.speeds_mps[:3].tolist()
     )
+    halting = busy.halting(lanes)
+    assert halting.tolist() == [domain.getLastStepHaltingNumber(lane) for lane in lanes] and halting.sum() > 3
+    assert len(busy.halting(())) == 0
     none = busy.traffic(())
     assert len(none.counts) == len(none.speeds_mps) == 0
     # nothing is left of the request: the next steps and readings are as before

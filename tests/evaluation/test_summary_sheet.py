@@ -1,0 +1,70 @@
+"""The first sheet of a report: its sentence, the worst movements, and what is left out."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluation import arms
+from evaluation.summary_sheet import MAX_WORST, left_out, verdict, worst_groups
+from tests.evaluation.outcomes import ZERO
+from tests.evaluation.test_movement_tables import TRAFFIC
+
+
+def results_of(**delays_s):
+    return {name: [replace(ZERO, arm=name, delay_s=delay_s) for delay_s in values] for name, values in delays_s.items()}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "judgement", "text"),
+    [
+        ((20, 22, 21), "better",
+            "Served control cuts the mean delay of fixed control by 33 %, from 31.3 to 21.0 s a vehicle (95 % interval of "
+            "the reduction 8.9 to 11.8 s; 3 simulations with other drivers)."),
+        ((41, 42, 41), "worse",
+            "Served control adds 10.0 s (32 %) to the mean delay of fixed control, from 31.3 to 41.3 s a vehicle (95 % "
+            "interval of the increase 7.5 to 12.5 s; 3 simulations with other drivers)."),
+        ((20, 40, 21), "undecided",
+            "Served control does not change the mean delay of fixed control clearly: it is 27.0 instead of 31.3 s a "
+            "vehicle (95 % interval of the difference -28.7 to +20.0 s; 3 simulations with other drivers)."),
+    ],
+)  # fmt: skip
+def test_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, judgement, text):
+    found = verdict("served", "fixed", results_of(served=candidate, fixed=(30, 33, 31)), False)
+    assert (found.judgement, found.text) == (judgement, text)
+
+
+def test_sentence_names_other_vehicles_one_simulation_and_a_lonely_arm():
+    three, one = results_of(served=(20, 22, 21), fixed=(30, 33, 31)), results_of(served=(20,), fixed=(30,))
+    assert "3 simulations with other vehicles and drivers" in verdict("served", "fixed", three, True).text
+    single = verdict("served", "fixed", one, True)
+    assert single.judgement == "undecided" and "one simulation, which has no interval" in single.text
+    more = verdict("served", "fixed", results_of(served=(30, 53, 31), fixed=(30, 33, 31)), False)
+    assert more.judgement == "undecided" and "it is 38.0 instead of 31.3 s" in more.text
+    alone = verdict("served", None, three, False)
+    assert alone.text == "Served control was simulated alone: its mean delay is 21.0 s a vehicle."
+    added = verdict("served", "fixed", results_of(served=(1, 1), fixed=(0, 0)), False).text
+    assert "adds 1.0 s to the mean delay" in added
+
+
+def test_worst_movements_are_by_level_then_by_the_time_lost_on_them():
+    groups = {
+        "few": replace(TRAFFIC, delay_s=70.0, volume_veh_h=10.0),
+        "many": replace(TRAFFIC, delay_s=60.0),
+        "good": TRAFFIC,
+        "none": replace(TRAFFIC, volume_veh_h=0.0, delay_s=None),
+        "unserved": replace(TRAFFIC, delay_s=None),
+    }
+    found = worst_groups({"A0": groups}, {"A0": {"good": replace(TRAFFIC, delay_s=1.0)}})
+    assert [group.name for group in found] == ["A0 unserved", "A0 many", "A0 few", "A0 good"]
+    assert found[-1].before.delay_s == 1.0 and found[0].before is None
+    assert len(worst_groups({"A": {str(k): TRAFFIC for k in range(9)}}, {})) == MAX_WORST
+
+
+def test_what_is_left_out_is_what_was_not_simulated():
+    given = left_out(arms.parse("served,fixed"), 10, {"varied_demand": False})
+    assert given[0].startswith("Demand: one given demand; the 10 simulations differ in their drivers alone.")
+    varied = left_out(arms.with_faults(arms.parse("served,fixed")), 10, {"varied_demand": True})
+    assert varied[0].startswith("Demand: 10 samples of one given demand.")
+    assert given[2] == "Detectors, communication and signals: without a fault."
+    assert varied[2].endswith("without a fault, except in the arms with faults.")
+    assert left_out(arms.parse("served"), 1, {})[0].startswith("Demand: one given demand. ")
