@@ -80,6 +80,8 @@ class RoadTraffic:
     """What was measured on roads and lanes."""
 
     seconds: float
+    lanes_of: Mapping[str, Sequence[str]]
+    """By road, its lanes with vehicles."""
     passed: Mapping[str, int]
     """Vehicles that left each lane over its end."""
     lost_on_lane_s: Mapping[str, float]
@@ -140,7 +142,7 @@ def lane_group_traffic(
     """
     found = {}
     for group in groups:
-        on_road = [lane for lane in road.passed if road_of(lane) == group.road]
+        on_road = road.lanes_of.get(group.road, ())
         passed = sum(road.passed.get(lane, 0) for lane in group.lanes)
         passed_share = passed / max(1, sum(road.passed[lane] for lane in on_road))
         lost_on_road_s = sum(road.lost_on_lane_s[lane] for lane in on_road)

@@ -319,7 +319,8 @@ class _Measurement:
         """
         self._connection, self._lost_time, self._roads = connection, LostTime(connection, lanes), roads
         self._lanes = tuple(lane for by_lane in lanes.values() for lane in by_lane)
-        self._stop_lanes = {lane: self._lanes.index(lane) for lane in stop_lanes}
+        index_of = {lane: k for k, lane in enumerate(self._lanes)}
+        self._stop_lanes = {lane: index_of[lane] for lane in stop_lanes}
         self._first = self._newest = connection.halting(self._lanes)
         self._samples: list[NDArray[np.int32]] = []
         self._queued_s = np.zeros(len(self._lanes))
@@ -358,7 +359,10 @@ class _Measurement:
         samples = np.array(self._samples)
         halting = {lane: samples[:, k] for k, lane in enumerate(self._stop_lanes)}
         lost_s = {road: lost for by_road in self.lost_s.values() for road, lost in by_road.items()}
-        return RoadTraffic(self.seconds, passed.by_lane, passed.lost_s, lost_s, halting, growth, upstream)
+        lanes_of: dict[str, list[str]] = {}
+        for lane in passed.by_lane:
+            lanes_of.setdefault(road_of(lane), []).append(lane)
+        return RoadTraffic(self.seconds, lanes_of, passed.by_lane, passed.lost_s, lost_s, halting, growth, upstream)
 
 
 def _by_window(delay_by_departure: Sequence[tuple[float, float]]) -> dict[int, float]:

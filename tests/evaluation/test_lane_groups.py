@@ -37,6 +37,7 @@ def measured(**changes):
     nobody = np.zeros(100, np.int32)
     values = {
         "seconds": 1800.0,
+        "lanes_of": {"r": ["r_0", "r_1", "r_2"]},
         "passed": {"r_0": 100, "r_1": 80, "r_2": 20},
         "lost_on_lane_s": {"r_0": 1000.0, "r_1": 1000.0, "r_2": 500.0},
         "lost_s": {"r": 5000.0, "before": 1000.0},
@@ -99,7 +100,7 @@ def test_delay_is_that_on_the_lanes_and_a_share_of_the_roads_before():
     found = measured()
     assert found["through"].delay_s == pytest.approx((5000 * 0.8 + 1000 * 0.9) / 180)
     assert found["left"].delay_s == pytest.approx((5000 * 0.2 + 1000 * 0.1) / 20)
-    assert measured(passed={"r_0": 100})["left"].delay_s is None
+    assert measured(passed={"r_0": 100, "r_1": 0, "r_2": 0})["left"].delay_s is None
 
 
 def test_volume_is_what_passed_and_the_growth_of_the_queue():
