@@ -26,7 +26,7 @@ from evaluation.actuated import PROGRAM
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors
 from records.atspm.analysis_period import ProgramChange
-from records.atspm.from_record import Selection, StepCollector
+from records.atspm.from_record import EventCollector, RecordSelection
 from records.atspm.pictures import coordination, page, split_failure, time_space
 from records.atspm.pictures.signal_view import SignalView, views
 from records.atspm.readings import SignalReadings
@@ -90,7 +90,9 @@ class _PicturedSignals:
         controlled = ControlledTls(pictured.street, tuple(control.contracts), safety, controller, control.driver)
         self._run = run_start.of_tls(controlled, start, found)
         self._encoder = Encoder(self._run)
-        self._steps = StepCollector(self._run, pictured.phases, Selection(frozenset(tls), vehicles_s=time_space.MAX_S))
+        self._steps = EventCollector(
+            self._run, pictured.phases, RecordSelection(frozenset(tls), vehicles_s=time_space.MAX_S)
+        )
         self._tl_of = pictured.tl_of
         self._programs: dict[str, list[ProgramChange]] = {}
         """By signal that SUMO itself controls, its programs."""

@@ -9,7 +9,7 @@ from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED, print_line
 from export.checkpoints.phase_networks import SUFFIX
-from pretraining.selection import Selection, state_file
+from pretraining.selection import NetworkSelection, state_file
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training import flags
@@ -80,7 +80,7 @@ def _select(args: argparse.Namespace) -> int:
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{repeated} is named twice; remove one")
     with locked(args.out, args.model_number):
-        selection = Selection(
+        selection = NetworkSelection(
             args.out,
             args.model_number,
             networks=dict(zip(names, args.files, strict=True)),

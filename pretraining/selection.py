@@ -21,7 +21,7 @@ from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import policy_file
 from training.phase_competition.networks import CRITIC_SHAPES
-from training.saved_state import Arrays, SavedState, Values
+from training.saved_state import Arrays, TrainingState, Values
 
 
 def state_file(out: Path, number: int) -> Path:
@@ -30,7 +30,7 @@ def state_file(out: Path, number: int) -> Path:
 
 
 @dataclass
-class Selection:
+class NetworkSelection:
     """Judges networks, and writes the best one that passes."""
 
     out: Path
@@ -88,7 +88,7 @@ class Selection:
             "plain streets": [street.name for street in plain],
         }
         remedy = "remove it and repeat the command"
-        self._state = SavedState(state_file(self.out, self.number), identity, remedy, "gate")
+        self._state = TrainingState(state_file(self.out, self.number), identity, remedy, "gate")
         if self.resume and self._state.path.exists():
             self._state.restore(self._set_state)
         # a policy of an earlier selection must not stand beside new results

@@ -23,7 +23,7 @@ from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learner import StreetLearner
 from training.ppo import Batch
 from training.ppo_config import StreetPpo
-from training.saved_state import Arrays, SavedState, Values, state_file
+from training.saved_state import Arrays, TrainingState, Values, state_file
 from training.training_log import TrainingLog
 from training.transitions import Float32s
 
@@ -70,11 +70,11 @@ class StreetsSettings:
         return policy_file.path_in(self.out, self.number)
 
     @property
-    def state(self) -> SavedState:
+    def state(self) -> TrainingState:
         """The state of this training; one with the same identity resumes from it."""
         identity = self.description | {"--episodes": self.updates}
         del identity["--updates"]
-        return SavedState(state_file(self.out, self.number), identity)
+        return TrainingState(state_file(self.out, self.number), identity)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from records import observation_files, sumo_programs
 from records.atspm import files, from_record
 from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
-from records.atspm.from_record import EVERYTHING, ObservedSignals, Selection, StepCollector
+from records.atspm.from_record import EVERYTHING, EventCollector, ObservedSignals, RecordSelection
 from records.atspm.spool import Spool
 from records.record_flags import add_atspm, add_record, atspm_city, open_record
 from records.record_reader import RecordedStep
@@ -117,7 +117,7 @@ def main(argv: list[str], prog: str) -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
         if args.atspm is not None:
-            written = export_atspm(reader, args.atspm, Selection(city=atspm_city(args), zero=args.zero))
+            written = export_atspm(reader, args.atspm, RecordSelection(city=atspm_city(args), zero=args.zero))
             for path in written.paths:
                 print(path)
             for note in written.notes:
@@ -171,7 +171,7 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
     return counts
 
 
-def export_atspm(reader: RunReader, folder: Path, selection: Selection = EVERYTHING) -> Written:
+def export_atspm(reader: RunReader, folder: Path, selection: RecordSelection = EVERYTHING) -> Written:
     """Write the signal events of a run for ATSPM tools. Raises InputError."""
     with Spool() as spool:
         steps, zero = from_record.collect(reader, selection, spool)
@@ -180,7 +180,7 @@ def export_atspm(reader: RunReader, folder: Path, selection: Selection = EVERYTH
         return files.write(folder, recorded.period, events, recorded.phases, recorded.detectors, recorded.notes)
 
 
-def _events(steps: StepCollector, zero: datetime, recorded: ObservedSignals) -> Iterator[SignalEvents]:
+def _events(steps: EventCollector, zero: datetime, recorded: ObservedSignals) -> Iterator[SignalEvents]:
     """The events of one signal after another, so that only one is in memory."""
     detectors: dict[str, list[Detector]] = {signal: [] for signal in steps.signals}
     for detector in recorded.detectors:

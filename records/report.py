@@ -6,7 +6,7 @@ from city import program, whole_files
 from city.arguments import Parser
 from city.sumo_files import time_text
 from records.atspm import corridor, from_record
-from records.atspm.from_record import Selection
+from records.atspm.from_record import RecordSelection
 from records.atspm.pictures import page, time_space
 from records.atspm.pictures.signal_view import views
 from records.record_flags import (
@@ -44,7 +44,7 @@ def main(argv: list[str], prog: str) -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
         check_times(args)
-        selection = Selection(
+        selection = RecordSelection(
             tls=frozenset(selected_tls(args, reader.city.contracts)),
             from_s=args.from_s,
             to_s=args.to_s,
@@ -61,7 +61,7 @@ def main(argv: list[str], prog: str) -> int:
     return program.run(run)
 
 
-def report(reader: RunReader, out: Path, selection: Selection) -> tuple[str, ...]:
+def report(reader: RunReader, out: Path, selection: RecordSelection) -> tuple[str, ...]:
     """Write the page of a run and return the notes about it. Raises InputError."""
     recorded = from_record.read(reader, selection)
     period = recorded.period

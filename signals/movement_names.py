@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 
 @dataclass
-class Approach:
+class SignalApproach:
     """The lanes of a road that end at a signal."""
 
     road: str
@@ -40,14 +40,16 @@ class Approach:
     """The kinds of its movements."""
 
 
-def approaches(signal: SignalNetwork) -> list[Approach]:
+def approaches(signal: SignalNetwork) -> list[SignalApproach]:
     """The roads on which vehicles come to a signal, sorted by their ids."""
-    found: dict[str, Approach] = {}
+    found: dict[str, SignalApproach] = {}
     for pairs, movements, speed_mps in zip(signal.links, signal.movements, signal.approach_mps, strict=True):
         for (from_lane, _), movement in zip(pairs, movements, strict=True):
             if movement.is_crossing:
                 continue
-            approach = found.setdefault(movement.road, Approach(movement.road, _heading(movement), movement.street))
+            approach = found.setdefault(
+                movement.road, SignalApproach(movement.road, _heading(movement), movement.street)
+            )
             approach.speed_mps = max(approach.speed_mps, speed_mps)
             approach.lanes.add(from_lane)
             approach.kinds.add(kind_of(movement))
@@ -273,7 +275,7 @@ def _crossings(signal: SignalNetwork) -> list[Movement]:
     return [movement for movements in signal.movements for movement in movements if movement.is_crossing]
 
 
-def _approach_names(approach: Approach) -> Sequence[str]:
+def _approach_names(approach: SignalApproach) -> Sequence[str]:
     """Names of an approach, the preferred one first."""
     bound = f"{_compass(approach.heading_deg)}bound"
     return bound, f"{bound} on {approach.street or approach.road}", f"{bound} on {approach.road}"

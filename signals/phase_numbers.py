@@ -25,8 +25,8 @@ from signals.movement_names import (
     RIGHT,
     THROUGH,
     U_TURN,
-    Approach,
     MovementNames,
+    SignalApproach,
     approaches,
     key_of,
     kind_of,
@@ -158,7 +158,7 @@ def number_phases(
     return PhaseNumbers(signal.id, phases, phase_of_lane)
 
 
-def _through_numbers(approaches: Sequence[Approach], stated: Mapping[str, int]) -> dict[str, int]:
+def _through_numbers(approaches: Sequence[SignalApproach], stated: Mapping[str, int]) -> dict[str, int]:
     """By road, the number of its through movement. Raises InputError."""
     if not approaches:
         return {}
@@ -189,7 +189,7 @@ def _through_numbers(approaches: Sequence[Approach], stated: Mapping[str, int]) 
     return numbers
 
 
-def _main_street(approach: Approach, approaches: Sequence[Approach]) -> tuple[int, float, int, str]:
+def _main_street(approach: SignalApproach, approaches: Sequence[SignalApproach]) -> tuple[int, float, int, str]:
     """Sort key of approaches: lanes and speed of their street with its opposite direction, then the direction."""
     opposite = [
         other for other in approaches if 180.0 - angle_deg(other.heading_deg, approach.heading_deg) <= MAX_OPPOSITE_DEG
@@ -221,7 +221,7 @@ def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int]) -> No
 
 
 def _crossing_number(
-    crossing: Movement, approaches: Sequence[Approach], through: Mapping[str, int], stated: Mapping[str, int]
+    crossing: Movement, approaches: Sequence[SignalApproach], through: Mapping[str, int], stated: Mapping[str, int]
 ) -> int:
     """The phase with which a crossing walks: of the vehicles that pass it on their right, else on their left."""
     for road in crossing.crossed_roads:

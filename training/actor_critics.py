@@ -27,7 +27,7 @@ MASKED_LOGIT = -1e9
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """The row of each TL in the arrays, and the sizes without padding."""
 
     tls: tuple[str, ...]
@@ -60,7 +60,7 @@ class Layout:
 
 def layouts(
     contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...], activation: str = "relu"
-) -> list[Layout]:
+) -> list[ParameterLayout]:
     """One layout for the categorical TLs and one for the continuous ones, in the contracts' order.
 
     Args:
@@ -79,14 +79,14 @@ def layouts(
         rows = tuple(map(distinct.index, shapes)) if shared else tuple(range(len(group)))
         tls = tuple(contract.tl for contract in group)
         observation_sizes, action_sizes, _ = zip(*shapes, strict=True)
-        result.append(Layout(tls, rows, observation_sizes, action_sizes, is_categorical, hidden, activation))
+        result.append(ParameterLayout(tls, rows, observation_sizes, action_sizes, is_categorical, hidden, activation))
     return result
 
 
 class ActorCritics:
     """The networks of one layout."""
 
-    def __init__(self, layout: Layout, arrays: Sequence[Float32s], sharpness: float = 1.0) -> None:
+    def __init__(self, layout: ParameterLayout, arrays: Sequence[Float32s], sharpness: float = 1.0) -> None:
         """`arrays`: as `initial_arrays` returns them, trained or not.
 
         `sharpness`: factor of a categorical actor's logits (the inverse of the temperature); the larger it is, the more
@@ -99,7 +99,7 @@ class ActorCritics:
         self._inputs = max(layout.observation_sizes)
 
     @staticmethod
-    def initial_arrays(layout: Layout, rng: np.random.Generator) -> list[Float32s]:
+    def initial_arrays(layout: ParameterLayout, rng: np.random.Generator) -> list[Float32s]:
         """Kernel [rows, in, out] and bias [rows, out] of the actor's layers, then of the critic's, then log_std [rows,
         A].
 

@@ -16,7 +16,7 @@ from simulation.demand import SimulatedDemand
 from simulation.scratch_folder import scratch_folder
 from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
 from simulation.trips import Trips, read_trips
-from training.actor_critics import ActorCritics, Layout, layouts
+from training.actor_critics import ActorCritics, ParameterLayout, layouts
 from training.phase_competition.networks import Heuristic, StreetActorCritic, StreetLayout
 from training.transitions import Float32s, Transitions
 
@@ -58,7 +58,9 @@ class EpisodeSimulator:
         self.street, self.contracts = self.tls.street, self.tls.contracts
         of_streets = [contract for contract in self.contracts if contract.observation.dialect == STREET]
         others = [contract for contract in self.contracts if contract.observation.dialect != STREET]
-        self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden, task.activation)]
+        self.layouts: list[ParameterLayout | StreetLayout] = [
+            *layouts(others, task.shared, task.hidden, task.activation)
+        ]
         if of_streets:
             tls = tuple(contract.tl for contract in of_streets)
             self.layouts.append(StreetLayout(tls, tuple(map(Junction.of_contract, of_streets))))

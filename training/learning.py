@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from protos import policy_pb2 as pb
-from training.actor_critics import ActorCritics, Layout
+from training.actor_critics import ActorCritics, ParameterLayout
 from training.phase_competition import policy_file
 from training.phase_competition.networks import StreetLayout, initial_arrays
 from training.settings import Layers, Settings
@@ -84,7 +84,7 @@ class Learning(ABC):
 class MlpLearning(Learning):
     """Learning of separate networks, a row each."""
 
-    def __init__(self, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(self, layout: ParameterLayout, settings: Settings, rng: np.random.Generator) -> None:
         arrays = ActorCritics.initial_arrays(layout, rng)
         if settings.start is not None:
             _continue(arrays, layout, settings.start.layers)
@@ -168,7 +168,7 @@ class StreetLearning(Learning):
         return dict.fromkeys(self._layout.tls, path)
 
 
-def _continue(arrays: list[Float32s], layout: Layout, actors: Mapping[str, Layers]) -> None:
+def _continue(arrays: list[Float32s], layout: ParameterLayout, actors: Mapping[str, Layers]) -> None:
     """Set the actors' layers in the arrays of a layout. `actors`: by TL. Raises InputError."""
     by_row: dict[int, str] = {}
     for tl, row in zip(layout.tls, layout.rows, strict=True):
@@ -184,7 +184,7 @@ def _continue(arrays: list[Float32s], layout: Layout, actors: Mapping[str, Layer
                 )
 
 
-def learning_of(layout: Layout | StreetLayout, settings: Settings, rng: np.random.Generator) -> Learning:
+def learning_of(layout: ParameterLayout | StreetLayout, settings: Settings, rng: np.random.Generator) -> Learning:
     """The learning of a layout. `rng`: draws the first weights."""
     if isinstance(layout, StreetLayout):
         return StreetLearning(layout, settings, rng)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from training.actor_critics import MASKED_LOGIT, Layout
+from training.actor_critics import MASKED_LOGIT, ParameterLayout
 from training.optimisers import RowAdam
 from training.ppo import Batch, Learner, Tensors, gae
 from training.ppo_config import PpoConfig
@@ -20,7 +20,7 @@ GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
 class MlpLearner(Learner):
     """Updates actors and critics of a row each."""
 
-    def __init__(self, layout: Layout, arrays: Sequence[Float32s], ppo: PpoConfig) -> None:
+    def __init__(self, layout: ParameterLayout, arrays: Sequence[Float32s], ppo: PpoConfig) -> None:
         layers = [tf.Variable(array) for array in arrays[:-1]]
         # clipped after each step, and not in the loss: beyond the bounds a clipped value has no gradient
         log_std = tf.Variable(arrays[-1], constraint=lambda value: tf.clip_by_value(value, MIN_LOG_STD, MAX_LOG_STD))

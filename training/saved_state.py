@@ -37,7 +37,7 @@ def locked(out: Path, number: int) -> AbstractContextManager[None]:
     )
 
 
-class SavedState:
+class TrainingState:
     """The saved state of a training or a gate; a resumed one gives the same results."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any], remedy: str = ANEW, kind: str = "training") -> None:

@@ -13,7 +13,7 @@ Layers = Sequence[tuple[Float32s, Float32s]]
 
 
 @dataclass(frozen=True)
-class Start:
+class TrainingStart:
     """The actors that a training starts from, and the critic of those of dialect street if it is known."""
 
     layers: Mapping[str, Layers] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Settings:
     """Evaluations without an improvement after which the training ends; 0 for no early end."""
     formats: dict[str, str] = field(default_factory=dict)
     """Checkpoint format by TL (default: `tf2`)."""
-    start: Start | None = None
+    start: TrainingStart | None = None
     """The policies to start from."""
     resume: bool = False
     writes_newest: bool = False

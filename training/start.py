@@ -23,7 +23,7 @@ from signals import contract as contracts
 from signals.dialects import street as street_dialect
 from training.actor_critics import ACTIVATIONS
 from training.phase_competition import policy_file
-from training.settings import Layers, Start, sizes_of
+from training.settings import Layers, TrainingStart, sizes_of
 from training.transitions import Float32s
 
 STREET = street_dialect.DIALECT.name
@@ -31,7 +31,7 @@ PRETRAINED = "pretrained"
 """Stands for the policy that greenserve ships."""
 
 
-def load(given: str, city: City, tls: Sequence[str]) -> tuple[Start, str]:
+def load(given: str, city: City, tls: Sequence[str]) -> tuple[TrainingStart, str]:
     """(the start of TLs, a remark on their critics). Raises InputError.
 
     `given`: a checkpoint, a folder of checkpoints or of published models, a published model, or `pretrained`.
@@ -74,7 +74,7 @@ def load(given: str, city: City, tls: Sequence[str]) -> tuple[Start, str]:
         )
     has_critic = len(first) > len(SHAPES) and not layers
     note = "" if has_critic else f"--start-from {path}: holds no critic that can be continued; critics start anew"
-    return Start(layers, next(iter(activations.values()), "relu"), first), note
+    return TrainingStart(layers, next(iter(activations.values()), "relu"), first), note
 
 
 def _actor(path: Path, city: City, contract: pb.PolicyContract) -> tuple[Actor | GraphActor, Path]:

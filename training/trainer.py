@@ -25,7 +25,7 @@ from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
 from training.fresh_evaluation import FreshEvaluation, delay_text
 from training.learning import learning_of
 from training.saved_state import Arrays as SavedArrays
-from training.saved_state import SavedState, Values, state_file
+from training.saved_state import TrainingState, Values, state_file
 from training.settings import Settings
 from training.statistics import UpdateStatistics
 from training.training_log import TrainingLog
@@ -88,7 +88,7 @@ class Trainer:
         self._update = 0
         self._prepared: Future[None] | None = None
         self._updates = -(-settings.episodes // settings.episodes_per_update)
-        self._state = SavedState(state_file(settings.out, settings.number), self._identity())
+        self._state = TrainingState(state_file(settings.out, settings.number), self._identity())
         self._log = TrainingLog(settings.out, f"trial_{settings.number}", self._updates, report, shows_bar)
         if settings.resume:
             self._state.restore(self._set_state)

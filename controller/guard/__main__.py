@@ -24,7 +24,7 @@ from city.arguments import Parser, host_and_port, simulated_second, split_argume
 from city.errors import InputError
 from controller.guard.hand_back import hand_back
 from controller.guard.handover import SignalHandover
-from controller.guard.listener import Listener, settings
+from controller.guard.listener import TraciListener, settings
 from controller.guard.other_clients import count_connections
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import access, start, wire
@@ -80,7 +80,7 @@ class Guard:
     def __init__(
         self,
         connection: TraciConnection,
-        listener: Listener,
+        listener: TraciListener,
         config: GuardConfig,
         is_alone: Callable[[], bool] = lambda: False,
         observers: Observers | None = None,
@@ -365,7 +365,7 @@ def _open(config: GuardConfig, opened: list[Guard]) -> Guard:
 
     with contextlib.ExitStack() as undo:
         # before SUMO is connected, because that may wait for other clients: another controller finds this guard
-        listener = Listener(config.port, config.pid_file, settings(config.sumo, config.watchdog_s, config.end_s))
+        listener = TraciListener(config.port, config.pid_file, settings(config.sumo, config.watchdog_s, config.end_s))
         undo.callback(listener.close)
         if config.lock is not None:
             os.close(config.lock)

@@ -19,7 +19,7 @@ MAX_FIRST_MESSAGE_BYTES = 1 << 10
 """Limit of the first message: a controller first requests the version, which is shorter."""
 
 
-class Listener:
+class TraciListener:
     """Accepts controllers; it listens before the guard connects to SUMO, which may wait for its other clients."""
 
     def __init__(self, port: int, pid_file: Path | None, settings: Mapping[str, Any] | None = None) -> None:

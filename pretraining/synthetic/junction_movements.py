@@ -16,7 +16,7 @@ MAX_SKEW = math.radians(40)
 
 
 @dataclass
-class Approach:
+class SyntheticApproach:
     """An incoming road of a signal, with the signal's links by direction, each from right to left."""
 
     edge: str
@@ -35,11 +35,11 @@ class Approach:
 class Movements:
     """The links of a signal."""
 
-    approaches: list[Approach] = field(default_factory=list)
+    approaches: list[SyntheticApproach] = field(default_factory=list)
     crossings: list[int] = field(default_factory=list)
     """Links of pedestrian crossings."""
 
-    def axes(self) -> list[tuple[Approach, ...]]:
+    def axes(self) -> list[tuple[SyntheticApproach, ...]]:
         """Pairs of opposite approaches, those that are most nearly opposite first, then single ones."""
         pairs = sorted(
             (skew, i, j)
@@ -47,7 +47,7 @@ class Movements:
             for j, b in enumerate(self.approaches[:i])
             if (skew := abs(math.remainder(a.heading - b.heading - math.pi, 2 * math.pi))) < MAX_SKEW
         )
-        axes: list[tuple[Approach, ...]] = []
+        axes: list[tuple[SyntheticApproach, ...]] = []
         paired: set[int] = set()
         for _, i, j in pairs:
             if not paired & {i, j}:
@@ -73,7 +73,7 @@ def read(net_file: Path) -> dict[str, Movements]:
                 continue
             approach = next((a for a in movements.approaches if a.edge == edge), None)
             if approach is None:
-                approach = Approach(edge, headings[f"{edge}_{attributes['fromLane']}"])
+                approach = SyntheticApproach(edge, headings[f"{edge}_{attributes['fromLane']}"])
                 movements.approaches.append(approach)
             turn = attributes["dir"]
             own = approach.left if turn in LEFT else approach.right if turn in RIGHT else approach.straight

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretraining.synthetic.shapes import Layout, Point, Road
+from pretraining.synthetic.shapes import Point, Road, RoadLayout
 from pretraining.synthetic.street_kinds import LANES, SPEEDS_KMH, StreetKind
 
 TURN_LANE_SHARE = 0.8
@@ -56,7 +56,7 @@ class Edge:
         return bool(self.turn_lane_m or self.lane_drop_m)
 
 
-def write(folder: Path, layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[str]:
+def write(folder: Path, layout: RoadLayout, kind: StreetKind, rng: np.random.Generator) -> list[str]:
     """Write nodes, edges and connections into a folder; return netconvert's options that read them."""
     edges = _edges(layout, kind, rng)
     nodes = "".join(
@@ -77,7 +77,7 @@ def write(folder: Path, layout: Layout, kind: StreetKind, rng: np.random.Generat
     return options
 
 
-def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[Edge]:
+def _edges(layout: RoadLayout, kind: StreetKind, rng: np.random.Generator) -> list[Edge]:
     edges = []
     ring_lanes = int(rng.integers(1, MAX_RING_LANES + 1))
     of_street: dict[str, tuple[int, int]] = {}
@@ -104,7 +104,7 @@ def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[E
     return edges
 
 
-def _with_lane_changes(layout: Layout, road: Road, edge: Edge, kind: StreetKind, rng: np.random.Generator) -> Edge:
+def _with_lane_changes(layout: RoadLayout, road: Road, edge: Edge, kind: StreetKind, rng: np.random.Generator) -> Edge:
     """The edge with a turn lane or a lane drop, if one is drawn."""
     turn, drop = rng.random() < TURN_LANE_SHARE, rng.random() < kind.lane_drop_share
     drop_m = float(rng.uniform(MIN_LANE_DROP_M, MAX_LANE_DROP_M))
@@ -119,7 +119,7 @@ def _with_lane_changes(layout: Layout, road: Road, edge: Edge, kind: StreetKind,
     return edge
 
 
-def _edge_xml(layout: Layout, edge: Edge) -> str:
+def _edge_xml(layout: RoadLayout, edge: Edge) -> str:
     few, more = (" ".join(map(str, range(edge.lanes + extra))) for extra in (0, 1))
     splits = ""
     if edge.turn_lane_m:
@@ -136,7 +136,7 @@ def _edge_xml(layout: Layout, edge: Edge) -> str:
     )
 
 
-def _connections_xml(layout: Layout, edges: Sequence[Edge], kind: StreetKind, rng: np.random.Generator) -> str:
+def _connections_xml(layout: RoadLayout, edges: Sequence[Edge], kind: StreetKind, rng: np.random.Generator) -> str:
     """Connections of the approaches whose lanes have uses of their own; netconvert guesses the others'."""
     lines = []
     for edge in edges:
@@ -149,7 +149,7 @@ def _connections_xml(layout: Layout, edges: Sequence[Edge], kind: StreetKind, rn
     return "".join(lines)
 
 
-def _exits(layout: Layout, edge: Edge, edges: Sequence[Edge]) -> list[Edge]:
+def _exits(layout: RoadLayout, edge: Edge, edges: Sequence[Edge]) -> list[Edge]:
     """The edges that an approach leads to, from its right to its left."""
     (x0, y0), (x1, y1) = layout.places[edge.start], layout.places[edge.end]
     ahead = math.atan2(y1 - y0, x1 - x0)

@@ -60,7 +60,7 @@ class Road:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RoadLayout:
     """The nodes and roads of a street."""
 
     places: dict[str, Point]
@@ -78,7 +78,7 @@ class Layout:
         return math.dist(self.places[road.start], self.places[road.end])
 
 
-def draw(kind: StreetKind, rng: np.random.Generator) -> Layout:
+def draw(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """Draw the nodes and roads of a street of any shape but RANDOM, which netgenerate draws."""
     if kind.shape is Shape.IRREGULAR:
         layout = _irregular(kind, rng)
@@ -89,7 +89,7 @@ def draw(kind: StreetKind, rng: np.random.Generator) -> Layout:
     return finish(layout, kind, rng)
 
 
-def read_plain(nodes: Path, edges: Path) -> Layout:
+def read_plain(nodes: Path, edges: Path) -> RoadLayout:
     """The nodes and roads of a network in netconvert's plain XML."""
     places = {
         node.attrib["id"]: (float(node.attrib["x"]), float(node.attrib["y"]))
@@ -101,10 +101,10 @@ def read_plain(nodes: Path, edges: Path) -> Layout:
         for edge in ET.parse(edges).getroot().iter("edge")
     }
     roads = tuple(Road(a, b) for a, b in sorted(pairs))
-    return Layout({names[name]: place for name, place in places.items()}, frozenset(names.values()), roads)
+    return RoadLayout({names[name]: place for name, place in places.items()}, frozenset(names.values()), roads)
 
 
-def finish(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> Layout:
+def finish(layout: RoadLayout, kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """Remove roads, move nodes, add on-ramps, and take the signals from junctions that need none."""
     layout = _jitter(_remove_roads(layout, kind, rng), kind, rng)
     degrees = layout.roads_at()
@@ -128,7 +128,7 @@ def _arm_m(rng: np.random.Generator) -> float:
     return float(rng.uniform(MIN_ARM_M, MAX_ARM_M))
 
 
-def _grid(kind: StreetKind, rng: np.random.Generator) -> Layout:
+def _grid(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """A grid, a line or a single junction, with an arm on each open side."""
     short = int(rng.integers(max(kind.columns - 1, 1))) if kind.has_short_blocks else -1
     xs = np.cumsum([0.0, *(_block_m(kind, rng, k == short) for k in range(kind.columns - 1))])
@@ -160,10 +160,10 @@ def _grid(kind: StreetKind, rng: np.random.Generator) -> Layout:
             add_arm(node, -arms["west"], 0, along)
         if row == 0:
             add_arm(node, 0, -arms["south"], across)
-    return Layout(places, signals, tuple(roads))
+    return RoadLayout(places, signals, tuple(roads))
 
 
-def _irregular(kind: StreetKind, rng: np.random.Generator) -> Layout:
+def _irregular(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """A junction of 3 to 6 arms; some of them lead to a further junction."""
     arms = int(rng.choice((3, 4, 5, 6), p=(0.1, 0.2, 0.55, 0.15)))
     places: dict[str, Point] = {"J0": (0.0, 0.0)}
@@ -182,7 +182,7 @@ def _irregular(kind: StreetKind, rng: np.random.Generator) -> Layout:
         more = int(rng.integers(2, 4))
         for turn in (np.linspace(-1, 1, more) * rng.uniform(0.7, 1.4)).tolist():
             _add_end(places, roads, neighbour, angle + turn, rng)
-    return Layout(places, frozenset(node for node in places if node.startswith("J")), tuple(roads))
+    return RoadLayout(places, frozenset(node for node in places if node.startswith("J")), tuple(roads))
 
 
 def _add_end(places: dict[str, Point], roads: list[Road], node: str, angle: float, rng: np.random.Generator) -> None:
@@ -196,7 +196,7 @@ def _ahead(place: Point, angle: float, distance_m: float) -> Point:
     return place[0] + distance_m * math.cos(angle), place[1] + distance_m * math.sin(angle)
 
 
-def _roundabout(kind: StreetKind, rng: np.random.Generator) -> Layout:
+def _roundabout(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """A ring of one-way roads, counterclockwise, with a two-way arm at each node; some have further signals there."""
     radius_m = float(rng.uniform(MIN_RADIUS_M, MAX_RADIUS_M))
     angles = [2 * math.pi * (k + float(rng.uniform(-0.15, 0.15))) / kind.columns for k in range(kind.columns)]
@@ -220,10 +220,10 @@ def _roundabout(kind: StreetKind, rng: np.random.Generator) -> Layout:
         roads.append(Road(f"S{k}", f"J{k}"))
         for turn in (-1.2, 1.2) if rng.random() < 0.5 else (-1.4, 0.0, 1.4):
             _add_end(places, roads, f"S{k}", angle + turn, rng)
-    return Layout(places, frozenset(signals), tuple(roads))
+    return RoadLayout(places, frozenset(signals), tuple(roads))
 
 
-def _remove_roads(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> Layout:
+def _remove_roads(layout: RoadLayout, kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """Remove a share of the roads, but keep three at each junction."""
     degrees = layout.roads_at()
     kept = []
@@ -235,10 +235,10 @@ def _remove_roads(layout: Layout, kind: StreetKind, rng: np.random.Generator) ->
             kept.append(road)
     used = {node for road in kept for node in (road.start, road.end)}
     places = {node: place for node, place in layout.places.items() if node in used}
-    return Layout(places, layout.signals & used, tuple(kept))
+    return RoadLayout(places, layout.signals & used, tuple(kept))
 
 
-def _jitter(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> Layout:
+def _jitter(layout: RoadLayout, kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """Move the nodes, by less than a tenth of the shortest road at them."""
     if not kind.jitter_m or kind.shape is Shape.ROUNDABOUT:
         return layout
@@ -254,7 +254,7 @@ def _jitter(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> Layou
     return replace(layout, places=places)
 
 
-def _add_ramp(layout: Layout, number: int, rng: np.random.Generator) -> Layout:
+def _add_ramp(layout: RoadLayout, number: int, rng: np.random.Generator) -> RoadLayout:
     """Split an outer road by a junction at which an on-ramp merges, if one is long enough."""
     longest = [
         road

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from city.network import Program, ProgramPhase, SignalNetwork, green_states
-from pretraining.synthetic.junction_movements import Approach, Movements
+from pretraining.synthetic.junction_movements import Movements, SyntheticApproach
 from signals.green_phases import yellow_between
 from signals.policy_signals import distinct_greens
 from signals.safety.conflicts import GREEN, ConflictRules
@@ -159,7 +159,7 @@ def _greens(
     kind: ProgramKind,
     builder: _GreenBuilder,
     site: SignalSite,
-    axes: Sequence[Sequence[Approach]],
+    axes: Sequence[Sequence[SyntheticApproach]],
     rng: np.random.Generator,
 ) -> list[str]:
     """Draw greens of a kind, some of which may be unsafe or equal."""
@@ -180,7 +180,7 @@ def _greens(
             return [green for each in KINDS_OF_MANY for green in _greens(each, builder, site, axes, rng)]
 
 
-def _pair(builder: _GreenBuilder, axis: Sequence[Approach], has_lefts: bool = True) -> str:
+def _pair(builder: _GreenBuilder, axis: Sequence[SyntheticApproach], has_lefts: bool = True) -> str:
     """Through traffic of an axis, with permissive left turns or none; without through traffic, the left turns lead."""
     straight = [link for approach in axis for link in approach.straight]
     turns = [
@@ -189,11 +189,11 @@ def _pair(builder: _GreenBuilder, axis: Sequence[Approach], has_lefts: bool = Tr
     return builder.state(straight, turns)
 
 
-def _alone(builder: _GreenBuilder, approach: Approach) -> str:
+def _alone(builder: _GreenBuilder, approach: SyntheticApproach) -> str:
     return builder.state([*approach.straight, *approach.left], approach.right)
 
 
-def _lefts(builder: _GreenBuilder, axis: Sequence[Approach]) -> str:
+def _lefts(builder: _GreenBuilder, axis: Sequence[SyntheticApproach]) -> str:
     return builder.state([link for approach in axis for link in approach.left])
 
 
@@ -204,7 +204,9 @@ def _left_only(builder: _GreenBuilder, layout: Sequence[str]) -> list[str]:
     return greens
 
 
-def _dual_ring(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng: np.random.Generator) -> list[str]:
+def _dual_ring(
+    builder: _GreenBuilder, axes: Sequence[Sequence[SyntheticApproach]], rng: np.random.Generator
+) -> list[str]:
     has_all = rng.random() < 0.5
     has_permissive = rng.random() < 0.5
     greens = []
@@ -220,7 +222,9 @@ def _dual_ring(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng: 
     return greens
 
 
-def _late_start(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng: np.random.Generator) -> list[str]:
+def _late_start(
+    builder: _GreenBuilder, axes: Sequence[Sequence[SyntheticApproach]], rng: np.random.Generator
+) -> list[str]:
     greens = []
     for number, axis in enumerate(axes):
         if len(axis) == 2 and (number == 0 or rng.random() < 0.5):

@@ -17,7 +17,7 @@ from city.errors import InputError, ProgramFailed, first_line
 from city.network import StreetNetwork
 from controller.sumo.programs import sumo_program
 from pretraining.synthetic import junction_movements, plain_network, shapes, signal_programs, street_kinds
-from pretraining.synthetic.shapes import Layout
+from pretraining.synthetic.shapes import RoadLayout
 from pretraining.synthetic.street_kinds import LAYOUTS, Shape, StreetKind
 from signals.contract import check_controllable
 from signals.policy_signals import PolicySignal, distinct_greens, running_program
@@ -129,7 +129,7 @@ def _build(folder: Path, kind: StreetKind, rng: np.random.Generator) -> list[Pat
     return files
 
 
-def _random_layout(folder: Path, kind: StreetKind, rng: np.random.Generator) -> Layout:
+def _random_layout(folder: Path, kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     """A random network of netgenerate. Raises NotUsable."""
     prefix = folder / "random"
     iterations = int(rng.integers(MIN_ITERATIONS, MAX_ITERATIONS + 1))

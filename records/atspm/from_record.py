@@ -78,7 +78,7 @@ class ObservedSignals:
 
 
 @dataclass(frozen=True)
-class Selection:
+class RecordSelection:
     """The part of a record whose signals are read."""
 
     tls: frozenset[str] | None = None
@@ -95,10 +95,10 @@ class Selection:
     """Local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began."""
 
 
-EVERYTHING = Selection()
+EVERYTHING = RecordSelection()
 
 
-def read(reader: RunReader, selection: Selection = EVERYTHING) -> ObservedSignals:
+def read(reader: RunReader, selection: RecordSelection = EVERYTHING) -> ObservedSignals:
     """The signals of a record.
 
     Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that
@@ -109,8 +109,8 @@ def read(reader: RunReader, selection: Selection = EVERYTHING) -> ObservedSignal
 
 
 def collect(
-    reader: RunReader, selection: Selection = EVERYTHING, spool: Spool | None = None
-) -> "tuple[StepCollector, datetime]":
+    reader: RunReader, selection: RecordSelection = EVERYTHING, spool: Spool | None = None
+) -> "tuple[EventCollector, datetime]":
     """The steps of a record, and the local date and time of second 0. Errors are those of `read`.
 
     `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are
@@ -122,7 +122,7 @@ def collect(
     city = selection.city
     phases = phase_numbers.of_city(city, run.street) if city is not None else _recorded_phases(path, run)
     begin = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC)
-    steps = StepCollector(run, phases, selection, spool)
+    steps = EventCollector(run, phases, selection, spool)
     for recorded in reader.steps(selection.tls):
         if selection.to_s <= min(recorded.step.at_s, steps.end_s):
             break
@@ -195,14 +195,14 @@ class _VehicleStep(NamedTuple):
         return sum(map(len, self.of_signal.values()))
 
 
-class StepCollector:
+class EventCollector:
     """Collects the steps of a run, of a file or of one that is simulated now."""
 
     def __init__(
         self,
         run: RunStart,
         phases: Mapping[str, PhaseNumbers],
-        selection: Selection,
+        selection: RecordSelection,
         spool: Spool | None = None,
     ) -> None:
         """`phases`: of every signal of the network; the other arguments are those of `collect`."""

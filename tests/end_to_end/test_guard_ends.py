@@ -12,7 +12,7 @@ import pytest
 
 from city import network
 from controller.guard import handover
-from controller.guard.listener import Listener, record_of
+from controller.guard.listener import TraciListener, record_of
 from controller.sumo import wire
 from controller.sumo.network import fallback_schedule, running_signals
 from signals.safety.safety_times import SafetyTimes
@@ -194,7 +194,7 @@ def test_a_connection_that_is_not_traci_is_closed(sent):
 def test_a_pid_file_gives_a_port_only_while_its_guard_listens(tmp_path):
     pid_file = tmp_path / "pid_file.json"
     assert record_of(pid_file) is None
-    listener = Listener(0, pid_file)
+    listener = TraciListener(0, pid_file)
     assert record_of(pid_file)["port"] == listener.port
     listener.close()
     listener.close()

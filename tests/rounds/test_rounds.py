@@ -28,7 +28,7 @@ from tests.evaluation.outcomes import ZERO
 from training.episode import TrainingTask
 from training.learning import Learning
 from training.phase_competition import policy_file
-from training.settings import Settings, Start
+from training.settings import Settings, TrainingStart
 from training.statistics import NotFinite
 
 CITY = ("--city", str(GRID / "city.toml"))
@@ -254,7 +254,7 @@ def street_city(folder):
 def test_group_starts_from_a_policy(tmp_path):
     """The files of a group's training are those of the policy that it started from, with other weights or the same."""
     city_file = street_city(tmp_path)
-    start = Start(street=policy_file.load(pretrained.policy()))
+    start = TrainingStart(street=policy_file.load(pretrained.policy()))
     settings = Settings(tmp_path, episodes=1, episodes_per_update=1, evaluate_every=1, held_out=1, start=start)
     task = TrainingTask(config.load(city_file), ("A0",), seconds=100.0)
     model_files.unpack(train_group(GroupTraining("g", task, settings, {})).files, tmp_path)

@@ -21,7 +21,7 @@ from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
 from training.phase_competition import policy_file
 from training.phase_competition.networks import ACTOR, initial_arrays
-from training.settings import Settings, Start
+from training.settings import Settings, TrainingStart
 
 CITY = GRID / "city.toml"
 SHORT = ("--seconds", "60", "--episodes", "1", "--episodes-per-update", "1", "--held-out", "1")
@@ -84,7 +84,11 @@ def test_a_policy_of_stable_baselines3_is_continued_with_its_tanh_and_exported_s
 
 def test_starts_that_differ_in_their_activation_are_told_apart():
     layers = {"SA101": [(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))]}
-    assert Start(layers, "relu").digest() != Start(layers, "tanh").digest() == Start(layers, "tanh").digest()
+    assert (
+        TrainingStart(layers, "relu").digest()
+        != TrainingStart(layers, "tanh").digest()
+        == TrainingStart(layers, "tanh").digest()
+    )
 
 
 @pytest.mark.parametrize("sizes", ["one policy", "of two TLs"])

@@ -31,7 +31,7 @@ def max_connections() -> int:
     return MAX_CONNECTIONS if open_files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, open_files // 2)
 
 
-class Listener:
+class RestListener:
     """The listening sockets of an address. All methods run in the event loop's thread."""
 
     def __init__(

@@ -24,7 +24,7 @@ from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.config import RestConfig, port_error
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.rest import json_document, json_request, json_response
-from serving.embedded.rest.listener import Listener
+from serving.embedded.rest.listener import RestListener
 from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
@@ -100,7 +100,7 @@ class RestServer:
         server = self._runner.server
         assert server is not None
         try:
-            self._listener = Listener(self._host.strip("[]"), self.port, server, lambda: len(server.connections))
+            self._listener = RestListener(self._host.strip("[]"), self.port, server, lambda: len(server.connections))
         except OSError:
             raise InputError(port_error(self._host, self.port, "--rest_api_port")) from None
         self._listener.start()

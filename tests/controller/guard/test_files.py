@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.guard import files, start
-from controller.guard.listener import Listener, record_of, settings
+from controller.guard.listener import TraciListener, record_of, settings
 from controller.sumo.access import SumoAccess
 
 SUMO = SumoAccess(arguments=["-c", "a"], clients=2)
@@ -36,7 +36,7 @@ def test_files_of_a_guard_that_ended_long_ago_are_removed_and_what_operators_hav
 def test_files_of_a_running_guard_are_kept_whatever_their_age(tmp_path):
     (tmp_path / "running.log").write_text("")
     with files.locked(tmp_path / "starting.json"):
-        listener = Listener(0, tmp_path / "running.json")
+        listener = TraciListener(0, tmp_path / "running.json")
         for path in tmp_path.iterdir():
             age(path, 2 * files.MAX_AGE_S)
         files.remove_old(tmp_path)
@@ -88,7 +88,7 @@ def test_lock_that_was_removed_while_waited_for_is_taken_anew(tmp_path):
     ],
 )
 def test_settings_that_a_running_guard_keeps_are_named(tmp_path, requested, parts):
-    listener = Listener(0, tmp_path / "guard.json", settings(SUMO, 5.0, 300.0))
+    listener = TraciListener(0, tmp_path / "guard.json", settings(SUMO, 5.0, 300.0))
     line = start._describe_kept_settings(record_of(tmp_path / "guard.json"), requested)
     listener.close()
     assert bool(line) == bool(parts)

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from city.errors import InputError
-from controller.guard.listener import Listener
+from controller.guard.listener import TraciListener
 from controller.sumo import wire
 
 VERSION_REQUEST = wire.message([wire.command(wire.GETVERSION, b"")])
@@ -13,7 +13,7 @@ VERSION_REQUEST = wire.message([wire.command(wire.GETVERSION, b"")])
 
 @pytest.fixture
 def listener():
-    made = Listener(0, None)
+    made = TraciListener(0, None)
     yield made
     made.close()
 
@@ -39,7 +39,7 @@ def test_accept_without_a_client_returns_none(listener):
 
 def test_port_in_use_is_an_input_error(listener):
     with pytest.raises(InputError, match=rf"--port {listener.port}: cannot listen on it .*; choose another port"):
-        Listener(listener.port, None)
+        TraciListener(listener.port, None)
 
 
 def test_client_that_is_gone_before_accept_is_none(listener):

@@ -18,7 +18,7 @@ from protos import record_pb2 as record
 from records.atspm import from_record
 from records.atspm.analysis_period import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
 from records.atspm.detections import DetectionCollector
-from records.atspm.from_record import Selection
+from records.atspm.from_record import RecordSelection
 from records.run_files import open_files
 from tests.conftest import GRID
 from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedCity
@@ -26,7 +26,7 @@ from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedC
 
 @pytest.fixture(scope="module")
 def recorded(whole):
-    return from_record.read(open_files([whole]), Selection(vehicles_s=SECONDS))
+    return from_record.read(open_files([whole]), RecordSelection(vehicles_s=SECONDS))
 
 
 def signal_of(recorded_city, tl):
@@ -123,7 +123,10 @@ def test_vehicles_of_dialect_street_are_kept(recorded_city, recorded):
 def test_vehicles_are_kept_of_the_time_with_the_most_of_them(recorded_city, whole, recorded):
     window_s = 60.0
     signal = signal_of(recorded_city, STREET_TL)
-    everything, found = recorded.readings[signal], from_record.read(open_files([whole]), Selection(vehicles_s=window_s))
+    everything, found = (
+        recorded.readings[signal],
+        from_record.read(open_files([whole]), RecordSelection(vehicles_s=window_s)),
+    )
     kept = found.readings[signal]
     times = [vehicle.time_s for vehicle in everything.vehicles]
     counts = [
@@ -155,11 +158,11 @@ def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(re
 def test_second_0_is_midnight_unless_it_is_given(recorded_city, whole, recorded):
     assert recorded.period.zero == datetime(2026, 9, 21)
     zero = datetime(2026, 3, 2, 7)
-    assert from_record.read(open_files([whole]), Selection(zero=zero)).period.zero == zero
+    assert from_record.read(open_files([whole]), RecordSelection(zero=zero)).period.zero == zero
 
 
 def test_time_and_tls_are_chosen(recorded_city, whole, recorded):
-    chosen = from_record.read(open_files([whole]), Selection(frozenset({"SA101"}), 60, 120))
+    chosen = from_record.read(open_files([whole]), RecordSelection(frozenset({"SA101"}), 60, 120))
     assert (chosen.period.begin_s, chosen.period.end_s) == (60, 120)
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
@@ -172,7 +175,7 @@ def test_time_and_tls_are_chosen(recorded_city, whole, recorded):
 
 def test_time_without_a_state_is_refused(whole):
     with pytest.raises(InputError, match=r"whole\.mcap: has no shown state"):
-        from_record.read(open_files([whole]), Selection(from_s=5000))
+        from_record.read(open_files([whole]), RecordSelection(from_s=5000))
 
 
 def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
@@ -204,7 +207,7 @@ def test_phase_numbers_of_city_toml_count(whole, tmp_path):
         f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
         'phases = { "A1A0.70.00:left" = 11 }\n'
     )
-    found = from_record.read(open_files([whole]), Selection(city=config.load(city)))
+    found = from_record.read(open_files([whole]), RecordSelection(city=config.load(city)))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 

@@ -17,7 +17,7 @@ from records.atspm import detectors, files
 from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
 from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
-from records.atspm.from_record import ObservedSignals, Selection, read
+from records.atspm.from_record import ObservedSignals, RecordSelection, read
 from records.atspm.pictures.signal_view import SignalView, views
 from records.atspm.pictures.split_failure import occupancy_ratios
 from records.export import export_atspm
@@ -121,8 +121,8 @@ def controlled(folder, additional):
     record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases_until_s=None)
     recorded = RecordedRun([folder / "run.mcap"])
     assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
-    written = export_atspm(open_files([folder / "run.mcap"]), folder / "atspm", Selection(zero=ZERO))
-    observed = read(open_files([folder / "run.mcap"]), Selection(zero=ZERO))
+    written = export_atspm(open_files([folder / "run.mcap"]), folder / "atspm", RecordSelection(zero=ZERO))
+    observed = read(open_files([folder / "run.mcap"]), RecordSelection(zero=ZERO))
     return written, views(observed), folder / "lights.add.xml"
 
 
