@@ -16,6 +16,7 @@ from greenserve.__main__ import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack")
+LEDGER_COMMANDS = ("show", "verify", "at")
 PARSERS = {
     "city init": "greenserve.commands_page:city_init",
     "export": "export.config:parser",
@@ -28,6 +29,7 @@ PARSERS = {
     "pretrain evaluate": "pretraining.evaluate_command:parser",
     "rounds": "rounds.__main__:parser",
     "evaluate": "evaluation.__main__:parser",
+    **{f"ledger {name}": "rollout.ledger_command:parser" for name in LEDGER_COMMANDS},
     "serve": "serving.embedded.flags:parser",
     "serve config": "serving.tf_serving.__main__:parser",
     "predict": "serving.client.commands:predict_parser",
