@@ -1,9 +1,9 @@
 """Figures of TLs from the record that a running controller writes: with the new model, and before it.
 
 Each decision counts the simulated time since the TL's decision before, at most MAX_GAP_S. A decision without an answer
-belongs to the new model while it is wanted, else to the model that answered last. If more than COMMON_SHARE of the other
-TLs have no answer either, it says nothing of a model and does not count as missing. Time in which an operator has set
-the TL is left out.
+belongs to the new model while it is wanted, else to the model that answered last. If more than COMMON_SHARE of the
+other TLs have no answer either, it says nothing of a model and does not count as missing. Time in which an operator has
+set the TL is left out.
 """
 
 import hashlib
