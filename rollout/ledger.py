@@ -19,13 +19,14 @@ the specification:
 8.  `stage` is the verdict on a stage of TLs. A TL passes the stages in the order of STAGES, each once; only the
     stages in SKIPPABLE may be skipped.
 9.  `canary` puts a TL onto its target's number. It has passed shadow, and the rollout is neither paused nor aborted.
-10. `drives` says that a TL is now answered by the model that the ledger wants for it: its canary, else its stable one.
+10. `drives` says that a TL now asks the model that the ledger wants for it: its canary, else its stable one.
     All lines but this one and `adopt` say what is wanted; this one says what the street does.
 11. A TL passes stage canary only while its canary drives it.
 12. `promote` makes a TL's canary its stable model. It has passed canary; the rollout is neither paused nor aborted.
 13. `rollback` ends a TL's canary: its stable model is wanted again. Without a rollout it makes a model stable that was
     so before, of a lower number. Numbers fall by this line alone.
-14. `pause`, `resume` and `abort` of a rollout may be written by anyone. An abort is final.
+14. `pause`, `resume` and `abort` of a rollout may be written by anyone. An abort is final, and its text "OUTCOME:
+    REASON"; a rollout that ends without a promotion begins its end with one.
 15. `end` closes a rollout: no TL is in canary, and every TL is driven by what is wanted.
 """
 

@@ -154,7 +154,7 @@ def _drive_row(tl: str, drives: list[Drive], k: int, ledger: LedgerFile) -> tupl
     drive = drives[k]
     evidence = {
         name: digest
-        for line in ledger.lines[: drive.line.number]
+        for line in ledger.lines
         if line.rollout and line.rollout == drive.line.rollout and tl in line.models
         for name, digest in line.evidence.items()
     }

@@ -35,7 +35,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass
 class TlFigures:
-    """A TL's figures by time of day: the model that is judged, and all other models."""
+    """A TL's figures by time of day: the model that is judged, and the stable one."""
 
     new: dict[int, Figures] = field(default_factory=dict)
     before: dict[int, Figures] = field(default_factory=dict)
@@ -66,9 +66,10 @@ Times = Sequence[tuple[int, int]]
 class RecordFigures:
     """The figures of TLs in a record's folder. A file that has not grown is read once."""
 
-    def __init__(self, folder: Path, targets: Mapping[str, int]) -> None:
-        """`targets`: TL -> the number that is judged. Raises InputError."""
-        self._folder, self._targets = folder, targets
+    def __init__(self, folder: Path, targets: Mapping[str, int], stable: Mapping[str, int]) -> None:
+        """`targets`, `stable`: TL -> the number that is judged, and the one that it is compared with. Raises
+        InputError."""
+        self._folder, self.targets, self.stable = folder, targets, stable
         self._lanes: dict[str, _Lanes] = {}
         """By run."""
         self._read: dict[Path, tuple[int, dict[str, TlFigures]]] = {}
@@ -80,7 +81,7 @@ class RecordFigures:
 
         `wanted`: by TL, when the new model was wanted. Its decisions before the first of these times are left out.
         """
-        totals = {tl: TlFigures() for tl in self._targets}
+        totals = {tl: TlFigures() for tl in self.targets}
         for path in newest_days(record_files(self._folder)):
             size = path.stat().st_size
             if path not in self._read or self._read[path][0] != size:
@@ -96,13 +97,13 @@ class RecordFigures:
         return [sha256_of(path) for path in self._read if path.exists()]
 
     def _of_file(self, path: Path, wanted: Mapping[str, Times]) -> dict[str, TlFigures]:
-        figures = {tl: TlFigures() for tl in self._targets}
+        figures = {tl: TlFigures() for tl in self.targets}
         try:
             with RecordReader(path) as reader:
                 run = reader.city.run
                 if run not in self._lanes:
-                    self._lanes[run] = _lanes(start_of(path, reader.city, reader.attachments), self._targets)
-                _add_file(reader.steps(), self._lanes[run], self._targets, wanted, figures)
+                    self._lanes[run] = _lanes(start_of(path, reader.city, reader.attachments), self.targets)
+                _add_file(reader.steps(), self._lanes[run], self.targets, self.stable, wanted, figures)
         except (InputError, FileNotFoundError) as error:
             log.warning("%s is left out: %s", path.name, error)
         return figures
@@ -146,6 +147,7 @@ def _add_file(
     steps: Iterator[RecordedStep],
     lanes: _Lanes,
     targets: Mapping[str, int],
+    stable: Mapping[str, int],
     wanted: Mapping[str, Times],
     figures: Mapping[str, TlFigures],
 ) -> None:
@@ -165,7 +167,9 @@ def _add_file(
             is_new = version == targets[tl]
             if step.mode in OPERATOR_MODES and step.decision.mode_before in OPERATOR_MODES:
                 continue
-            if version == 0 or (is_new and (not wanted[tl] or recorded.publish_ns < wanted[tl][0][0])):
+            if version not in (targets[tl], stable[tl]) or (
+                is_new and (not wanted[tl] or recorded.publish_ns < wanted[tl][0][0])
+            ):
                 continue
             is_missing = bool(step.decision.failure or step.decision.error)
             others = [bool(each.decision.failure) for other, each in decided.items() if other != tl]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from evaluation.statistics import CONFIDENCE, Interval, holm, interval, p_value, paired
-from rollout.ledger import BETTER, UNDECIDED, WORSE
+from rollout.ledger import BETTER, SHADOW, UNDECIDED, WORSE
 
 FAMILY_LEVEL = (1 - CONFIDENCE) / 2
 """One-sided level of all TLs of an evaluation together; for one TL it is a 95 % interval above 0."""
@@ -47,7 +47,7 @@ class Limits:
             f"at least {self.min_decisions} decisions; worse: {self.max_missing_share:.0%} more missing answers or "
             f"{self.max_override_share:.0%} more overridden decisions than with the old model"
         )
-        if stage == "shadow":
+        if stage == SHADOW:
             return f"{shares}, or a 99th percentile of latency above {self.max_latency_share:.0%} of the deadline"
         return (
             f"{shares}, an alarm of the TL, or {self.tolerance:.0%} more queue or stopped delay per vehicle in "

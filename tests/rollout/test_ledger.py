@@ -292,7 +292,7 @@ def test_a_changed_byte_of_any_line_but_the_last_is_found(operations, data):
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ((line("destroy"),), "kind 'destroy' is unknown"),
+        ((*BEGUN, line("destroy")), "kind 'destroy' is unknown"),
         ((line("adopt", tls=TL, number=0),), "0 is not a model number"),
         ((line("adopt", tls=TL, number=1 << 63),), "is not a model number"),
         ((replace(line("adopt"), models={"SA101": Model(3, "ABC")}),), "is not a SHA-256"),

@@ -34,8 +34,8 @@ def changed(folder, change):
     rewrite(path("sample-city"), folder / "20260101T000000Z-abc-0000.mcap", each)
 
 
-def figures(folder, number=NUMBER, wanted=ALWAYS):
-    found = RecordFigures(folder, {TL: number}).figures({TL: wanted})[TL]
+def figures(folder, number=NUMBER, wanted=ALWAYS, stable=NUMBER):
+    found = RecordFigures(folder, {TL: number}, {TL: stable}).figures({TL: wanted})[TL]
     return total(found.new), total(found.before)
 
 
@@ -49,6 +49,7 @@ def test_decisions_belong_to_the_model_that_answered(folder):
     assert new.decisions == len(decisions()) > 20 and before.decisions == 0
     new, before = figures(folder, number=4)
     assert new.decisions == 0 and before.decisions == len(decisions())
+    assert figures(folder, number=4, stable=2)[1].decisions == 0, "of a third model"
 
 
 def test_time_queue_and_vehicles_are_those_of_the_readings(folder):
@@ -123,7 +124,7 @@ def test_a_record_that_grows_is_read_again(folder):
     (file,) = folder.iterdir()
     data = file.read_bytes()
     rewrite(path("sample-city"), file, lambda step: step if step.step.at_s < 150 else None)
-    reader = RecordFigures(folder, {TL: NUMBER})
+    reader = RecordFigures(folder, {TL: NUMBER}, {TL: NUMBER})
     part = total(reader.figures({TL: ALWAYS})[TL].new).decisions
     file.write_bytes(data)
     assert 0 < part < total(reader.figures({TL: ALWAYS})[TL].new).decisions == len(decisions())
@@ -144,4 +145,4 @@ def test_files_of_the_newest_days_are_read(tmp_path):
 
 def test_a_folder_without_a_record_is_one_line(tmp_path):
     with pytest.raises(InputError, match="start the controller with --record"):
-        RecordFigures(tmp_path / "none", {TL: NUMBER})
+        RecordFigures(tmp_path / "none", {TL: NUMBER}, {TL: NUMBER})
