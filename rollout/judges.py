@@ -4,6 +4,7 @@ What a verdict rests on is kept in a folder of the rollout: results of simulatio
 of the record's files, which the record deletes by age.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,14 +25,16 @@ from evaluation.progress import Progress
 from evaluation.simulation import EvaluationTask, delays_s
 from records.recorded_run import RecordedRun
 from records.replay import Replay
-from records.shadow import ShadowEvaluation, TlShadow
+from records.shadow import ShadowEvaluation, TlShadow, percentiles_ms
 from rollout import model_files, verdicts
 from rollout.ledger import CANARY, EVALUATE, LOAD, UNDECIDED, WORSE, Model
 from rollout.record_figures import RecordFigures, Times, record_files, sha256_of
 from rollout.verdicts import Limits, ShadowFigures, Verdict
 from serving.client import Client
 from serving.contract import ContractError
-from serving.errors import ServingError
+from serving.errors import DeadlineExceeded, ServingError, Unavailable
+from signals.observation import Observation
+from signals.policy import Answer, Policies
 from simulation import model_files as simulated_models
 from simulation.demand import varied
 from simulation.executors import executor
@@ -43,6 +46,26 @@ NEW, STABLE = "new", "stable"
 
 class OtherContract(Exception):
     """A new model has another contract than the controller's run."""
+
+
+class _NotReached(Exception):
+    """The server did not answer in time: that says nothing of a model."""
+
+
+class _ReachedPolicies:
+    """Policies whose server must answer. A model that hangs never gets its evidence."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
+        """The answers. Raises _NotReached."""
+        answers = self._policies.ask(observations, observed_s)
+        if any(isinstance(answer, (Unavailable, DeadlineExceeded)) for answer in answers.values()):
+            raise _NotReached
+        return answers
 
 
 @dataclass
@@ -65,6 +88,8 @@ class StreetJudges:
     _shadow_from: tuple[str, int] = ("", 0)
     """Run, and wall clock of the newest step that was replayed."""
     _shadow_file: Path | None = None
+    _recorded_s: list[float] = field(default_factory=list)
+    """Wall times of the running controller's requests in the steps of shadow."""
     _figures: RecordFigures | None = None
 
     def model(self, tl: str, number: int) -> Model:
@@ -172,7 +197,7 @@ class StreetJudges:
                 raise OtherContract(f"{contract.tl}/{number} has another contract than the controller's run")
         policies = ServedPolicies(self.client, served, number, deadline_ms / 1000, with_scores=True)
         replay = Replay(run, list(served))
-        shadow = ShadowEvaluation(policies, served, lambda: replay.loop.intersections)
+        shadow = ShadowEvaluation(_ReachedPolicies(policies), served, lambda: replay.loop.intersections)
         shadow.by_tl = {tl: self._shadows.setdefault(tl, TlShadow()) for tl in served}
         name, newest_ns = self._shadow_from
         since_ns = newest_ns if name == run.city.run else 0
@@ -181,8 +206,10 @@ class StreetJudges:
         def ask(step: Any, answers: Any) -> None:
             nonlocal last_ns
             if step.publish_ns > since_ns:
-                shadow.ask(step, answers)
                 last_ns = step.publish_ns
+                with contextlib.suppress(_NotReached):
+                    shadow.ask(step, answers)
+                    self._recorded_s.append(step.step.times.inference_s)
 
         replay.on_answers = ask
         replay.run()
@@ -192,7 +219,7 @@ class StreetJudges:
 
     def _shadow_figures(self, tl: str, deadline_ms: float) -> ShadowFigures:
         shadow = self._shadows.setdefault(tl, TlShadow())
-        p99_ms = shadow.as_dict()["latency_ms"]["p99"] or 0.0
+        p95_ms, recorded_p95_ms = (percentiles_ms(each)["p95"] or 0.0 for each in (shadow.latency_s, self._recorded_s))
         return ShadowFigures(
             asked=shadow.asked,
             missing=shadow.missing,
@@ -200,7 +227,8 @@ class StreetJudges:
             otherwise=shadow.otherwise,
             overrides=shadow.overrides,
             recorded_overrides=shadow.recorded_overrides,
-            p99_ms=p99_ms,
+            p95_ms=p95_ms,
+            recorded_p95_ms=recorded_p95_ms,
             deadline_ms=deadline_ms,
             first_failure=shadow.first_failure,
         )

@@ -20,6 +20,7 @@ from protos import record_pb2 as record
 from records.record_reader import RecordedStep, RecordReader
 from records.recorded_run import start_of
 from rollout.verdicts import BIN_S, Figures
+from serving.errors import Unavailable
 
 log = logging.getLogger("greenserve.rollout")
 
@@ -171,7 +172,8 @@ def _add_file(
                 is_new and (not wanted[tl] or recorded.publish_ns < wanted[tl][0][0])
             ):
                 continue
-            is_missing = bool(step.decision.failure or step.decision.error)
+            # a server that is not reached says nothing of a model
+            is_missing = bool(step.decision.failure) and step.decision.error != Unavailable.__name__
             others = [bool(each.decision.failure) for other, each in decided.items() if other != tl]
             is_common = sum(others) > COMMON_SHARE * len(others)
             moving = {row: max(vehicles.get(row, 0) - halting.get(row, 0), 0) for row in lanes.free_s[tl]}

@@ -160,6 +160,8 @@ class RolloutRun:
         self._waits_for = ""
         self._down_since_s: float | None = None
         self._progress_s = -PROGRESS_INTERVAL_S
+        self._alarms_before: dict[str, set[str]] = {}
+        """By TL, its alarms before its canary; unknown after a restart of this process."""
 
     def open(self) -> str:
         """Open the rollout, or find it again; return its id, or "" if the TLs have the number already.
@@ -524,6 +526,7 @@ class RolloutRun:
         elif self._rollout.is_paused:
             self._note_wait("paused (greenserve rollout resume)")
         else:
+            self._alarms_before = {tl: {name for name, _ in seen.alarms[tl]} for tl in group}
             self._append("canary", self._targets(group))
             self._follow(group)
 
@@ -551,12 +554,13 @@ class RolloutRun:
         return times
 
     def _alarms(self, group: Sequence[str], seen: Seen) -> dict[str, list[str]]:
-        """The TLs' alarms that began in canary."""
+        """The TLs' alarms that began in canary. An alarm is of many TLs: it may have begun before with another one."""
         return {
             tl: [
                 name
                 for name, since_s in seen.alarms[tl]
                 if any(begin <= since_s * NS < end for begin, end in self._times(tl))
+                or name not in self._alarms_before.get(tl, {name})
             ]
             for tl in group
         }

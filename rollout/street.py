@@ -11,6 +11,7 @@ from google.protobuf import text_format
 
 from city import config, whole_files
 from city.errors import InputError, ProgramFailed
+from controller.alarms import GREEN_KEPT, MONITOR, OVERRIDES, REJECTIONS, UNIFORM
 from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
 from protos.model_server_config_pb2 import ModelServerConfig
@@ -23,6 +24,10 @@ from serving.tf_serving.loaded_versions import AVAILABLE
 
 ANSWER_TIMEOUT_S = 5.0
 """Wall time within which the model server must answer for its status."""
+
+
+OF_MODELS = (MONITOR, REJECTIONS, OVERRIDES, GREEN_KEPT, UNIFORM)
+"""Alarms that a model may cause; a missing answer is in the record, and may be the server's fault."""
 
 
 class SeenTl(NamedTuple):
@@ -47,7 +52,7 @@ class Seen(NamedTuple):
     """Simulated."""
     tls: Mapping[str, SeenTl]
     alarms: Mapping[str, Sequence[tuple[str, float]]]
-    """By TL: name and begin (seconds since 1970) of its alarms, ended ones too."""
+    """By TL: name and begin (seconds since 1970) of its alarms of OF_MODELS, ended ones too."""
 
 
 class Street(Protocol):
@@ -113,7 +118,11 @@ class ServedStreet:
             for each in state.tls
         }
         alarms = {
-            tl: [(alarm.id, alarm.since_unix_s) for alarm in listed if {tl, *self._signals[tl]} & set(alarm.subjects)]
+            tl: [
+                (alarm.id, alarm.since_unix_s)
+                for alarm in listed
+                if alarm.name in OF_MODELS and {tl, *self._signals[tl]} & set(alarm.subjects)
+            ]
             for tl in tls
         }
         return Seen(state.run.second, seen, alarms)

@@ -3,16 +3,23 @@
 import errno
 import os
 import re
+import shutil
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from city.errors import InputError
-from rollout import ledger_file
+from rollout import ledger_file, model_files
+from rollout.ledger import Line
 from rollout.ledger_command import main
 from rollout.ledger_file import LedgerFile
+from serving.embedded.config import ServerConfig
+from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.version_policy import VersionPolicy
 from tests.error_lines import assert_refused
 from tests.rollout.ledgers import ADOPTED, BEGIN, BEGUN, ENDED, TL, line, time
+from tests.serving.conftest import running
 
 
 @pytest.fixture
@@ -148,6 +155,30 @@ def test_lines_of_a_tl_are_listed_with_a_cut_off_end(path, capsys):
     ledger("show", "--tl", "SA101", "--ledger", path)
     shown = capsys.readouterr()
     assert "stage canary better" in shown.out and "SA101:4" in shown.out and "cut off after 1 bytes" in shown.err
+
+
+def test_files_and_labels_other_than_the_ledgers_are_named(path, grid_models, tmp_path, capsys):
+    shutil.copytree(grid_models / "SA101", tmp_path / "models" / "SA101")
+    first = LedgerFile(path)
+    model = model_files.of_version(tmp_path / "models", "SA101", 1)
+    first.append(Line(0, "", "adopt", "ann", {"SA101": model}), BEGIN)
+    with running(labelled(grid_models)) as server:
+        flags = ("--models-dir", tmp_path / "models", "--server", f"127.0.0.1:{server.port}", "--ledger", path)
+        ledger("verify", *flags)
+        (tmp_path / "models" / "SA101" / "1" / "saved_model.pb").write_bytes(b"")
+        ledger("verify", *flags, code=2)
+        assert_refused(capsys, "SA101/1 has other files than in the ledger")
+        first.append(Line(0, "", "adopt", "ann", {"SA101": replace(model, number=2)}), BEGIN)
+        ledger("verify", *flags, code=2)
+        assert_refused(capsys, "SA101/2 is missing; label stable of SA101 is on 1, in the ledger on 2")
+    ledger("verify", *flags, code=2)
+    assert_refused(capsys, "does not answer")
+
+
+def labelled(models_dir):
+    """A server's settings: version 1 of SA101 is stable."""
+    model = ModelConfig("SA101", models_dir / "SA101", VersionPolicy(latest=None, specific=(1,)), {"stable": 1})
+    return ServerConfig(port=0, models={"SA101": model}, poll_s=0)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,14 @@ def test_answers_that_most_tls_miss_together_are_no_models_fault(folder):
     assert figures(folder)[0].missing <= 2, "moments at which this TL decides alone"
 
 
+def test_a_server_that_is_not_reached_is_no_models_fault(folder):
+    def restarts(step, at_s):
+        step.decision.failure, step.decision.error = "Unavailable: connection refused", "Unavailable"
+
+    changed(folder, restarts)
+    assert figures(folder)[0].missing == 0
+
+
 def test_overridden_decisions_are_counted(folder):
     changed(folder, lambda step, at_s: at_s >= 200 and step.states.add(at_s=at_s).overrides.add(signal="B0"))
     expected = sum(step.step.at_s >= 200 or any(s.overrides for s in step.tls[TL].states) for step in decisions())

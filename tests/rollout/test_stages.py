@@ -253,6 +253,17 @@ def test_an_alarm_in_canary_rolls_back_and_an_older_one_does_not(path):
     assert result.outcome == "worse" and "GreenserveGreenKept" in result.sentence
 
 
+def test_an_alarm_that_began_with_another_tl_counts_once_it_names_this_one(path):
+    world = World(path, FakeJudges(polls=50))
+
+    def alarms():
+        if world.street.pins.get("SA101") == 4 and world.clock.seconds > 20:
+            world.street.alarms = [("GreenserveGreenKept", (BEGIN - timedelta(seconds=10)).timestamp())]
+
+    world.clock.on_sleep = alarms
+    assert world.run(tls=("SA101",)).outcome == "worse"
+
+
 def test_a_canary_that_never_answers_is_judged(path):
     """A canary that is asked and gives no answer drives the TL into its fallback: it is in the ledger, and worse."""
     world = World(path, FakeJudges(polls=3, canary="worse"))

@@ -18,7 +18,7 @@ from rollout.verdicts import (
 )
 
 LIMITS = Limits()
-SHADOW = ShadowFigures(100, 0, 100, 90, 0, 0, 5.0, 500.0)
+SHADOW = ShadowFigures(100, 0, 100, 90, 0, 0, 5.0, 4.0, 500.0)
 
 
 def bins(stopped_s=10.0, count=4, vehicles=20.0, first=96, **changes):
@@ -66,12 +66,14 @@ def test_tls_share_one_level():
         ({"asked": 99}, UNDECIDED),
         ({"missing": 2}, BETTER),
         ({"missing": 3}, WORSE),
-        ({"overrides": 10}, BETTER),
-        ({"overrides": 11}, WORSE),
+        ({"overrides": 50}, BETTER),
+        ({"overrides": 51}, WORSE),
         ({"overrides": 60, "recorded_overrides": 50}, BETTER),
         ({"overrides": 61, "recorded_overrides": 50}, WORSE),
-        ({"p99_ms": 250.0}, BETTER),
-        ({"p99_ms": 250.1}, WORSE),
+        ({"p95_ms": 250.0}, BETTER),
+        ({"p95_ms": 250.1}, WORSE),
+        ({"p95_ms": 250.1, "recorded_p95_ms": 125.0}, WORSE),
+        ({"p95_ms": 250.1, "recorded_p95_ms": 126.0}, UNDECIDED),
         ({"asked": 10, "missing": 10}, WORSE),
         ({"decisions": 0, "otherwise": 0}, BETTER),
     ],
@@ -131,15 +133,15 @@ def test_wide_intervals_are_no_evidence():
     assert judged(scattered) == UNDECIDED
 
 
-@pytest.mark.parametrize(("name", "permitted"), [("missing", 4), ("overridden", 24)])
-def test_missing_answers_and_overrides_count_at_once_beside_those_of_the_old_model(name, permitted):
-    """240 decisions: 2 % are 4.8 missing answers, 10 % are 24 overrides."""
+@pytest.mark.parametrize(("name", "permitted", "old"), [("missing", 4, 10), ("overridden", 120, 50)])
+def test_missing_answers_and_overrides_count_at_once_beside_those_of_the_old_model(name, permitted, old):
+    """240 decisions: 2 % are 4.8 missing answers, half are 120 overrides."""
     few = bins(first=200)  # no time of day in common: these are no averages
     few[200] = replace(few[200], **{name: permitted})
     assert judged(few) == UNDECIDED
     few[200] = replace(few[200], **{name: permitted + 1})
     assert judged(few) == WORSE
-    assert judged(few, bins(**{name: 10})) == UNDECIDED, "a bad old model does not block its successor"
+    assert judged(few, bins(**{name: old})) == UNDECIDED, "a bad old model does not block its successor"
 
 
 def test_single_missing_answers_are_no_evidence():
