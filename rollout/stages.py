@@ -306,7 +306,7 @@ class RolloutRun:
             self._alarms(group, seen),
         )
         is_driven = all(self._ledger.state.tls[tl].drives == self._rollout.targets[tl] for tl in group)
-        return self._decided(CANARY, group, verdicts, begin_s, may_pass=is_driven and not self._rollout.is_paused)
+        return self._decided(CANARY, group, verdicts, begin_s, is_driven)
 
     def _promote(self, group: Sequence[str]) -> None:
         number = self._plan.number
@@ -373,14 +373,12 @@ class RolloutRun:
     def _confirm(self, tls: Sequence[str]) -> None:
         """Wait until the controller asks the wanted models alone, and say so in the ledger."""
         begin_s = self._clock.monotonic()
-        first: Seen | None = None
         while True:
             if self._id:
                 self._keep_lease()
             seen = self._see(tls)
-            first = first or seen
-            if seen is not None and first is not None:
-                self._note_drives([tl for tl in tls if seen.tls[tl].decided_s > first.second], seen)
+            if seen is not None:
+                self._note_drives(tls, seen)
                 if set_by := [tl for tl in self._pending(tls) if seen.tls[tl].mode in OPERATOR_MODES]:
                     begin_s = self._clock.monotonic()
                     self._note_operator(set_by[0], seen)
@@ -499,13 +497,11 @@ class RolloutRun:
     # a canary
 
     def _check_pins(self, group: Sequence[str], seen: Seen) -> None:
-        """Stop if an operator has pinned another number; set a lost pin again."""
+        """Stop if an operator has pinned another number."""
         for tl in group:
             now, wanted = seen.tls[tl], self._ledger.state.tls[tl].wanted.number
             if now.pinned and now.pinned != wanted and not now.pinned_by.startswith(PINNED_BY):
                 raise _Stop("aborted", f"{now.pinned_by} has pinned {tl} to {now.pinned}")
-            if now.pinned != wanted:
-                self._pin(tl)
 
     def _follow_hours(self, group: Sequence[str], seen: Seen) -> None:
         """Begin the canary, or end it outside of its hours."""
@@ -571,20 +567,20 @@ class RolloutRun:
     # verdicts
 
     def _decided(
-        self, stage: str, tls: Sequence[str], verdicts: Mapping[str, Verdict], begin_s: float, may_pass: bool = True
+        self, stage: str, tls: Sequence[str], verdicts: Mapping[str, Verdict], begin_s: float, is_driven: bool = True
     ) -> bool:
         """True if the stage is passed. Raises _Stop if a TL is worse, or the time is over."""
-        text = "; ".join(f"{tl}: {verdict.sentence}" for tl, verdict in verdicts.items())
+        sentences = {verdict.sentence: tl for tl, verdict in verdicts.items()}
+        # a reason that all TLs share, such as a record that cannot be read, is said once
+        text = "; ".join(f"{tl}: {sentence}" for sentence, tl in sentences.items())
         values = {verdict.value for verdict in verdicts.values()}
         if WORSE in values:
             bad = "; ".join(f"{tl}: {v.sentence}" for tl, v in verdicts.items() if v.value == WORSE)
             self._judged(stage, tls, Verdict(WORSE, bad), self._judges.keep(stage, tls, verdicts))
-        if values == {BETTER}:
-            if may_pass:
-                self._judged(stage, tls, Verdict(BETTER, text), self._judges.keep(stage, tls, verdicts))
-                return True
-            self._note_wait("paused (greenserve rollout resume)")
-        elif self._clock.monotonic() - begin_s > self._plan.max_wait_s:
+        if values == {BETTER} and is_driven:
+            self._judged(stage, tls, Verdict(BETTER, text), self._judges.keep(stage, tls, verdicts))
+            return True
+        if self._clock.monotonic() - begin_s > self._plan.max_wait_s:
             waited = Verdict(UNDECIDED, f"after {self._plan.max_wait_s:g} s: {text}")
             self._judged(stage, tls, waited, self._judges.keep(stage, tls, verdicts))
         elif self._clock.monotonic() - self._progress_s >= PROGRESS_INTERVAL_S:

@@ -38,8 +38,6 @@ class SeenTl(NamedTuple):
     """Operator who set the mode; "": none."""
     version: int
     """Model number of its newest answer; 0: none yet."""
-    decided_s: float
-    """Simulated second of its newest decision."""
     pinned: int
     """Pinned number; 0: none."""
     pinned_by: str
@@ -114,7 +112,7 @@ class ServedStreet:
         state = self.control.call("ListTls", pb.ListTlsRequest(tls=tls))
         listed = self.control.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
         seen = {
-            each.tl: SeenTl(each.mode, each.set_by, each.version, each.decided_s, each.pinned_version, each.pinned_by)
+            each.tl: SeenTl(each.mode, each.set_by, each.version, each.pinned_version, each.pinned_by)
             for each in state.tls
         }
         alarms = {

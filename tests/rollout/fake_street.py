@@ -87,7 +87,6 @@ class FakeStreet:
                 "fixed" if by else "policy",
                 by or "",
                 number,
-                self.clock.seconds,
                 self.pins.get(tl, 0),
                 self.pinned_by.get(tl, ""),
             )

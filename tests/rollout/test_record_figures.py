@@ -7,7 +7,7 @@ import pytest
 from city.errors import InputError
 from protos import record_pb2 as record
 from records.record_reader import RecordReader
-from rollout.record_figures import MAX_DAYS, RecordFigures, newest_days
+from rollout.record_figures import MAX_DAYS, MAX_GAP_S, RecordFigures, newest_days
 from rollout.verdicts import total
 from tests.records.test_replay import rewrite
 from tests.records.update import path
@@ -71,6 +71,18 @@ def test_time_queue_and_vehicles_are_those_of_the_readings(folder):
         last_s = step.step.at_s
     assert new.halting_s == pytest.approx(halting_s) and halting_s > 0
     assert 10 < new.vehicles < 200
+
+
+def test_a_hole_of_the_record_is_no_time(folder):
+    rewrite(
+        path("sample-city"),
+        folder / "20260101T000000Z-abc-0000.mcap",
+        lambda step: None if 100 <= step.step.at_s < 200 else step,
+    )
+    left_out = [step for step in decisions() if 100 <= step.step.at_s < 200]
+    new, _ = figures(folder)
+    hole_s = left_out[-1].step.at_s + 5 - (left_out[0].step.at_s - 5)
+    assert new.seconds == pytest.approx(295 - hole_s + MAX_GAP_S)
 
 
 def test_a_missing_answer_belongs_to_the_model_that_is_wanted(folder):

@@ -31,6 +31,7 @@ def test_tls_are_promoted_one_after_another(path):
         "adopt", "begin", "evaluate", "load", "shadow", "canary", "drives", "canary", "promote", "promote",
     ]  # fmt: skip
     assert world.street.pins == {} and world.street.served["SA101"].labels == {"stable": 4}
+    assert world.street.served["SA101"].numbers == (3, 4), "controllers may still ask for 3 by its number"
     evidence = {name for line in world.ledger.lines for name in line.evidence}
     assert evidence == {"evaluate.json", "load.json", "shadow.json", "canary.json"}
 
@@ -332,7 +333,11 @@ def test_files_that_change_under_the_same_number_end_the_rollout(path):
     world.judges.changed_files = True
     result = world.run()
     assert result.outcome == "failed" and "the files of SA101/4 have changed" in result.sentence
-    assert world.street.number("SA101") == 3 and not world.ledger.state.rollouts
+    assert {numbers["SA101"] for _, numbers in world.street.history} == {3} and not world.ledger.state.rollouts
+    world = World(path.with_name("b"))
+    world.run(until="evaluate")
+    world.judges.changed_files, served = True, dict(world.street.served)
+    assert world.run().outcome == "failed" and world.street.served == served, "never loaded"
 
 
 def test_a_paused_rollout_waits_and_still_rolls_back(path):

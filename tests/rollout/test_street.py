@@ -171,7 +171,7 @@ def test_alarms_that_a_model_may_cause_are_those_of_its_tl_and_signals(settings,
     ]
     with running(settings) as server, street_of(server, tmp_path, Control(alarms)) as street:
         seen = street.see(["SA104"])
-    assert seen.second == 8 and seen.tls["SA104"] == street_module.SeenTl("policy", "", 3, 7.0, 3, "ann")
+    assert seen.second == 8 and seen.tls["SA104"] == street_module.SeenTl("policy", "", 3, 3, "ann")
     assert seen.alarms == {"SA104": [("GreenserveMonitorAlarm/conflict", 5.0), ("GreenserveOverrides", 6.0)]}
 
 

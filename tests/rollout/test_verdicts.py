@@ -38,6 +38,7 @@ def test_a_shorter_delay_is_better_and_a_longer_one_worse():
     new = [15.1, 17.0, 14.0, 15.9]
     assert of_evaluation(new, old, {"SA101": (new, old)}).value == BETTER
     assert of_evaluation(old, new, {"SA101": (old, new)}).value == WORSE
+    assert of_evaluation(old, new, {"SA101": (old, old)}).value == WORSE, "elsewhere in the network"
     mixed = [21.0, 21.0, 20.0, 20.0]
     assert of_evaluation(mixed, old, {"SA101": (mixed, old)}).value == UNDECIDED
     assert of_evaluation(old, old, {"SA101": (old, old)}).value == UNDECIDED, "the same policy is not better"
