@@ -106,7 +106,7 @@ BIN_S = 300.0
 MIN_BIN_SHARE = 0.8
 """Share of its time that a compared bin must cover."""
 DEMAND_SHARE = 0.3
-"""A time of day with more vehicles than before by this share is not comparable; one with fewer only if fewer wait."""
+"""A time of day with more vehicles by this share while more wait is not comparable, nor with fewer while fewer wait."""
 BinFigures = Mapping[int, Figures]
 """Number of a time of day -> the figures in it."""
 
@@ -243,7 +243,7 @@ def _are_comparable(new: Figures, old: Figures) -> bool:
     if min(new.seconds, old.seconds) < MIN_BIN_SHARE * BIN_S:
         return False
     per_bin, was_per_bin = new.vehicles / new.seconds, old.vehicles / old.seconds
-    is_busier = per_bin > (1 + DEMAND_SHARE) * was_per_bin
-    # fewer that pass while more wait is not less demand, but what a bad policy does
+    # more that pass while fewer wait is what a better policy does, and the contrary what a worse one does
+    is_busier = per_bin > (1 + DEMAND_SHARE) * was_per_bin and new.queue > old.queue
     is_quieter = per_bin < (1 - DEMAND_SHARE) * was_per_bin and new.queue <= old.queue
     return not (is_busier or is_quieter)

@@ -113,6 +113,7 @@ def test_a_night_without_vehicles_is_no_evidence():
 def test_a_busier_day_is_not_the_models_fault_but_a_jam_is():
     assert judged(bins(15.0, vehicles=30.0)) == UNDECIDED
     assert judged(bins(15.0, vehicles=25.0)) == WORSE
+    assert judged(bins(4.0, vehicles=30.0)) == BETTER, "more pass because fewer wait"
     quieter = bins(10.0, vehicles=10.0)
     assert judged(quieter, limits=replace(LIMITS, min_vehicles=10)) == UNDECIDED
     jam = bins(vehicles=2.0, halting_s=900.0)
