@@ -16,7 +16,7 @@ from greenserve.__main__ import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack")
-ROLLOUT_COMMANDS = ("status", "pause", "resume", "abort", "adopt")
+ROLLOUT_COMMANDS = ("status", "pause", "resume", "abort", "back", "adopt")
 LEDGER_COMMANDS = ("show", "verify", "at")
 PARSERS = {
     "city init": "greenserve.commands_page:city_init",

@@ -33,6 +33,7 @@ SUBCOMMANDS = {
     ),
     "resume": ("rollout.__main__:resume", "go on with a paused rollout"),
     "abort": ("rollout.__main__:abort", "take the canaries of a rollout back, and end it"),
+    "back": ("rollout.__main__:back", "make an earlier number stable again, at once and without evidence"),
     "adopt": ("rollout.__main__:adopt", "take numbers that were released without a rollout into the ledger"),
 }
 """By name: the entry point, and the summary."""
@@ -131,12 +132,14 @@ def request_parser(prog: str) -> Parser:
         add_ledger(parser)
         return parser
     parser.add_argument("tls", nargs="+", metavar="TL", help="a TL of the rollout" if name != "adopt" else "TLs")
-    if name in ("abort", "adopt"):
+    if name == "back":
+        parser.add_argument("--to", type=int, required=True, metavar="N", help="a number that was stable before")
+    if name in ("abort", "back", "adopt"):
         _add_street(parser)
     else:
         _add_author(parser)
         add_ledger(parser)
-    if name in ("abort", "adopt"):
+    if name in ("abort", "back", "adopt"):
         parser.add_argument(
             "--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)"
         )
@@ -213,6 +216,21 @@ def abort(argv: list[str], prog: str) -> int:
             print(f"rollout {rollout.id}: its process takes the canaries back and ends it (greenserve rollout status)")
             return 0
         print(f"{result.outcome}: {result.sentence}")
+        return 0
+
+    return program.run(run)
+
+
+def back(argv: list[str], prog: str) -> int:
+    """Take promoted numbers back."""
+
+    def run() -> int:
+        args = request_parser(prog).parse_args(argv)
+        city, ledger = city_config.load(args.city or CITY_FILE), LedgerFile(ledger_path(args))
+        tls = tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal))
+        plan = Plan(tls, args.to, _author(args))
+        with _control(args, city) as control, _street(args, city, tls, control) as street, _lock(ledger, tls):
+            print(_run(args, city, plan, ledger, street, Path()).take_back().sentence)
         return 0
 
     return program.run(run)

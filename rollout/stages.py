@@ -214,6 +214,24 @@ class RolloutRun:
         self._keep_lease()
         return self._end(self._why_aborted())
 
+    def take_back(self) -> Result:
+        """Make an earlier stable number stable again, without evidence. Raises InputError, ProgramFailed."""
+        models: dict[str, Model] = {}
+        for tl in self._plan.tls:
+            state = self._ledger.state.tls.get(tl)
+            earlier = state.were_stable if state is not None else ()
+            found = [model for model in earlier if model.number == self._plan.number]
+            if not found:
+                numbers = ", ".join(str(model.number) for model in earlier) or "none"
+                raise InputError(f"{tl} never had {self._plan.number} as its stable number; earlier ones: {numbers}")
+            models[tl] = found[-1]
+            if self._judges.model(tl, self._plan.number) != found[-1]:
+                raise InputError(f"the files of {tl}/{self._plan.number} are not those that were stable; restore them")
+        self._append("rollback", models, text="taken back by an operator")
+        self._is_closing = True
+        self._settle(self._plan.tls)
+        return Result("aborted", f"{', '.join(self._plan.tls)}: back on {self._plan.number}")
+
     @property
     def _rollout(self) -> Rollout:
         return self._ledger.state.rollouts[self._id]
@@ -608,7 +626,7 @@ class RolloutRun:
         return {tl: self._rollout.targets[tl] for tl in tls}
 
     def _append(self, kind: str, models: Mapping[str, Model], **fields: object) -> None:
-        if kind not in ("adopt", "begin", "lease"):
+        if self._id and kind not in ("adopt", "begin", "lease"):
             self._keep_lease()
         rollout = "" if kind == "adopt" else self._id
         line = Line(0, "", kind, self._plan.author, models, rollout, **fields)  # type: ignore[arg-type]

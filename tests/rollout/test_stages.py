@@ -340,6 +340,34 @@ def test_files_that_change_under_the_same_number_end_the_rollout(path):
     assert world.run().outcome == "failed" and world.street.served == served, "never loaded"
 
 
+def test_a_promoted_number_is_taken_back_also_after_a_kill(path):
+    whole = World(path)
+    whole.run()
+    calls = whole.street.calls
+    whole.process(plan(number=3)).take_back()
+    assert whole.disagreement() == "" and whole.street.number("SA101") == 3
+    assert [drive.model.number for drive in drives_by_tl(whole.ledger.lines)["SA101"]] == [3, 4, 3]
+    for k in range(1, whole.street.calls - calls + 1):
+        world = World(path.with_name(f"{k}"))
+        world.run()
+        world.street.killed_at = world.street.calls + k
+        with pytest.raises(Killed):
+            world.process(plan(number=3)).take_back()
+        world.run(number=3)
+        assert world.disagreement() == "" and world.street.number("SA104") == 3, k
+
+
+def test_only_a_number_that_was_stable_is_taken_back(path):
+    world = World(path)
+    world.run()
+    with pytest.raises(InputError, match="SA101 never had 2 as its stable number; earlier ones: 3"):
+        world.process(plan(number=2)).take_back()
+    world.judges.changed_files = True
+    with pytest.raises(InputError, match="the files of SA101/3 are not those that were stable"):
+        world.process(plan(number=3)).take_back()
+    assert world.street.number("SA101") == 4
+
+
 def test_a_paused_rollout_waits_and_still_rolls_back(path):
     world = World(path)
     world.run(until="shadow")
