@@ -35,7 +35,7 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 
 # Logical lines, as radon counts them: of the product without generated code, of tests, of benchmarks and examples.
-PRODUCT := city controller environment evaluation export greenserve pretraining protos records rounds serving signals \
+PRODUCT := city controller environment evaluation export greenserve pretraining protos records rollout rounds serving signals \
 	simulation training
 lines: $(VENV)/.ready
 	@for folders in "$(PRODUCT)" tests "benchmarks examples"; do \

@@ -18,7 +18,7 @@ FAILED, WRONG_INPUT, GATE_FAILED = 1, 2, 3
 """Exit codes beside 0: the work failed; the input is wrong; a candidate or too many networks fail at a gate."""
 OWN_PACKAGES = {
     *("city", "controller", "environment", "evaluation", "export", "greenserve", "pretraining", "protos"),
-    *("records", "rounds", "serving", "signals", "simulation", "training"),
+    *("records", "rollout", "rounds", "serving", "signals", "simulation", "training"),
 }
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

@@ -90,3 +90,22 @@ def geometric(ratios: Sequence[float]) -> Interval:
 def sign_test(better: int, worse: int) -> float:
     """Two-sided p-value that better and worse are equally likely; ties are left out."""
     return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+
+
+def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
+    """The p-value of a paired t-test that the candidate's values are not lower."""
+    differences = np.subtract(candidate, baseline)
+    if np.ptp(differences) == 0:
+        return 0.0 if differences[0] < 0 else 1.0
+    return float(stats.ttest_rel(candidate, baseline, alternative="less").pvalue)
+
+
+def holm(p_values: Sequence[float], level: float) -> list[bool]:
+    """Which of n hypotheses are rejected at a family-wise level: the smallest p at level / n, the next at level / (n -
+    1)."""
+    rejected = [False] * len(p_values)
+    for k, i in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        if p_values[i] >= level / (len(p_values) - k):
+            break
+        rejected[i] = True
+    return rejected

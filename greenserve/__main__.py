@@ -21,6 +21,8 @@ COMMANDS = {
     "pretrain": ("pretraining.__main__", "make a policy for any junction, and compare it on many streets"),
     "rounds": ("rounds.__main__", "train groups of TLs in rounds, on this machine or on a Ray cluster"),
     "evaluate": ("evaluation.__main__", "compare served policies with baselines on the same demand"),
+    "rollout": ("rollout.__main__", "bring a new model number onto the street, on evidence"),
+    "ledger": ("rollout.ledger_command", "show which model number drove which TL, when, and on what evidence"),
     "serve": ("serving.__main__", "run the embedded server"),
     "predict": ("serving.client.commands:predict", "request a prediction from a served model"),
     "status": ("serving.client.commands:status", "show the served models and versions"),

@@ -16,6 +16,8 @@ from greenserve.__main__ import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack", "log")
+ROLLOUT_COMMANDS = ("status", "pause", "resume", "abort", "back", "adopt")
+LEDGER_COMMANDS = ("show", "verify", "at")
 PARSERS = {
     "city init": "greenserve.commands_page:city_init",
     "export": "export.config:parser",
@@ -28,6 +30,9 @@ PARSERS = {
     "pretrain evaluate": "pretraining.evaluate_command:parser",
     "rounds": "rounds.__main__:parser",
     "evaluate": "evaluation.__main__:parser",
+    "rollout": "rollout.__main__:parser",
+    **{f"rollout {name}": "rollout.__main__:request_parser" for name in ROLLOUT_COMMANDS},
+    **{f"ledger {name}": "rollout.ledger_command:parser" for name in LEDGER_COMMANDS},
     "serve": "serving.embedded.flags:parser",
     "serve config": "serving.tf_serving.__main__:parser",
     "predict": "serving.client.commands:predict_parser",

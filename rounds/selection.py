@@ -12,9 +12,9 @@ least one wrong rejection is at most FAMILY_LEVEL, once for the comparisons of T
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import stats
 
 from evaluation.simulation import Outcome, delays_s
+from evaluation.statistics import holm, p_value
 
 BEFORE, NEW, MIXED = "before", "new", "mixed"
 """Arms of a round's evaluation: the models kept so far, all new models, and only the better new models."""
@@ -58,22 +58,3 @@ def choose(results: Results, fresh: Results, number: int) -> str:
             if p_value(candidate, before) < level_of(number) / CANDIDATE_ARMS:
                 reductions_s[arm] = float(np.mean(before) - np.mean(candidate))
     return max(reductions_s, key=lambda arm: reductions_s[arm], default=BEFORE)
-
-
-def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
-    """The p-value of a paired t-test that the candidate's values are not lower."""
-    differences = np.subtract(candidate, baseline)
-    if np.ptp(differences) == 0:
-        return 0.0 if differences[0] < 0 else 1.0
-    return float(stats.ttest_rel(candidate, baseline, alternative="less").pvalue)
-
-
-def holm(p_values: Sequence[float], level: float) -> list[bool]:
-    """Which of n hypotheses are rejected at a family-wise level: the smallest p at level / n, the next at level / (n -
-    1)."""
-    rejected = [False] * len(p_values)
-    for k, i in enumerate(np.argsort(p_values, kind="stable").tolist()):
-        if p_values[i] >= level / (len(p_values) - k):
-            break
-        rejected[i] = True
-    return rejected

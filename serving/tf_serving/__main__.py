@@ -12,7 +12,6 @@ request them by number until they have moved.
 
 import argparse
 import contextlib
-import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,26 +19,16 @@ from pathlib import Path
 
 from city import config as city_config
 from city import pem, program, whole_files
-from city.arguments import Parser, check_server, host_and_port
+from city.arguments import Parser, check_server
 from city.config import District
 from city.errors import InputError
-from protos.model_server_config_pb2 import SSLConfig
+from protos.model_server_config_pb2 import ModelServerConfig, SSLConfig
 from serving.client import Client
-from serving.client.tls_files import TlsFiles
 from serving.embedded.models import version_files
 from serving.errors import ServingError
-from serving.tf_serving import config_files
+from serving.tf_serving import config_files, publication
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
-from serving.tf_serving.loaded_versions import (
-    NotLoaded,
-    ReloadRefused,
-    failed_loads,
-    loaded_versions,
-    reload,
-    statuses_of_models,
-    wait_until_labelled,
-    wait_until_loaded,
-)
+from serving.tf_serving.loaded_versions import NotLoaded
 
 MAX_SHARDS = 1000
 
@@ -139,14 +128,14 @@ def _write(args: argparse.Namespace) -> None:
         )
     files = ServerFiles({}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), _ssl(args))
     for folder, target in _models_by_server(selected, districts).items():
-        publication = _Publication(models_dir, fleet_members, files, args.out / folder, target)
+        files_of_server = _Publication(models_dir, fleet_members, files, args.out / folder, target)
         if args.server is None:
-            publication.write(args.loaded)
+            files_of_server.write(args.loaded)
             continue
         with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(each) for each in _clients(args, city.serving)]
+            clients = [stack.enter_context(each) for each in publication.clients(args.server, city.serving)]
             try:
-                publication.write_with_servers(clients)
+                files_of_server.write_with_servers(clients)
             except ServingError as error:
                 raise NotLoaded(
                     f"--server {args.server}: does not answer ({error}); start it, or leave --server out"
@@ -200,7 +189,8 @@ class _Publication:
     def write(self, is_loaded: bool) -> None:
         """Write the files. `is_loaded`: the server has loaded the versions in the present ones, so labels may move."""
         current = config_files.read(self.out)
-        steps = self._steps(current, {name: current[name].numbers for name in current} if is_loaded else {})
+        loaded = {name: current[name].numbers for name in current} if is_loaded else {}
+        steps = publication.steps(self.target, current, loaded)
         final = self._final(current)
         self._report(current, final, steps, self._write_files({**final, **steps}))
 
@@ -212,47 +202,16 @@ class _Publication:
                 f"--server: {self.out} has no models.config, so no server was started with it; leave --server out, and "
                 "start the server with these files"
             )
-        states = [
-            {name: found for name in self.target if (found := loaded_versions(client, name)) is not None} or in_file
-            for client in clients
-        ]
-        steps: dict[str, Versions] = {}
-        for state in states:
-            steps |= self._steps(state, {name: versions.numbers for name, versions in state.items()})
-        if steps:
-            errors = [failed_loads(statuses_of_models(client, steps)) for client in clients]
-            self._reload(clients, {**self.target, **steps})
-            for client, old_errors in zip(clients, errors, strict=True):
-                wait_until_loaded(client, {name: self.target[name] for name in steps}, old_errors)
+        states = publication.states(clients, self.target, in_file)
         final = self._final(states[0])
-        files = self._reload(clients, final)
-        for client in clients:
-            wait_until_labelled(client, files.models)
-        self._report(states[0], final, {}, files)
+        files: list[ServerFiles] = []
 
-    def _reload(self, clients: Sequence[Client], versions: Mapping[str, Versions]) -> ServerFiles:
-        """Write the files and make servers apply them now. If one does not, models.config is put back.
+        def write(versions: Mapping[str, Versions]) -> ModelServerConfig:
+            files.append(self._write_files(versions))
+            return config_files.models_config(files[-1])
 
-        The file comes first, because a server reads it again at any time.
-        """
-        path = self.out / config_files.MODELS_CONFIG
-        before = path.read_text(encoding="utf-8")
-        files = self._write_files(versions)
-        try:
-            for client in clients:
-                reload(client, config_files.models_config(files))
-        except ReloadRefused:
-            whole_files.write(path, before, whole_files.PASS_ANOTHER)
-            raise
-        return files
-
-    def _steps(self, current: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]) -> dict[str, Versions]:
-        """The versions to serve first of each model with a label that must not move yet."""
-        steps = {
-            name: config_files.intermediate_versions(current.get(name), versions, loaded.get(name, ()))
-            for name, versions in self.target.items()
-        }
-        return {name: step for name, step in steps.items() if step is not None}
+        publication.publish(clients, states, self.out / config_files.MODELS_CONFIG, self.target, final, write)
+        self._report(states[0], final, {}, files[-1])
 
     def _final(self, current: Mapping[str, Versions]) -> dict[str, Versions]:
         """The target versions, and those that labels leave."""
@@ -297,27 +256,6 @@ class _Publication:
                 "versions that a label has left stay listed until this command runs again; run it once controllers "
                 "have moved"
             )
-
-
-def _clients(args: argparse.Namespace, serving: city_config.Serving) -> list[Client]:
-    """A client of each server at --server: a headless service's name resolves to several. Raises InputError."""
-    files = TlsFiles(serving.tls_ca, serving.tls_certificate, serving.tls_key, serving.tls_server_name)
-    tls = None if files == TlsFiles() else files.read()
-    try:
-        if args.server.startswith("unix:"):
-            return [Client(args.server, tls=tls)]
-        host, port = host_and_port(args.server, "--server")
-        if host == "localhost":
-            return [Client(args.server, tls=tls)]
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # of a server with addresses of both versions, the IPv4 one
-        version = min(family for family, *_ in found)
-        hosts = sorted({str(address[0]) for family, _, _, _, address in found if family == version})
-        if tls is not None and hosts != [host]:
-            tls = replace(tls, server_name=tls.server_name or host)
-        return [Client(f"[{each}]:{port}" if ":" in each else f"{each}:{port}", tls=tls) for each in hosts]
-    except (OSError, ValueError) as error:
-        raise InputError(f"--server {args.server}: {error}") from None
 
 
 def _select_versions(

@@ -78,15 +78,15 @@ def intermediate_versions(current: Versions | None, target: Versions, loaded: Co
     moved = [
         version
         for label, version in target.labels.items()
-        if label in current.unloaded_labels or current.labels.get(label, version) != version
+        if label in current.unloaded_labels or current.labels.get(label) != version
     ]
     if all(version in loaded for version in moved):
         return None
-    # a label of an unknown number is left out: it cannot stay, and must not move yet
+    # a label of an unknown number is left out: it cannot stay, and must not move yet; a new one too
     labels = {
         label: version
         for label, version in {**target.labels, **current.labels}.items()
-        if label not in current.unloaded_labels
+        if label not in current.unloaded_labels and (label in current.labels or version in loaded)
     }
     return Versions(tuple(sorted({*labels.values(), *target.numbers})), labels)
 

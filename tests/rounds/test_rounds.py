@@ -12,6 +12,7 @@ import pytest
 
 from city import config, run_lock
 from city.errors import InputError
+from evaluation import statistics
 from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main as greenserve
@@ -59,7 +60,7 @@ def test_tls_that_are_better_by_chance_alone_are_rare():
         for number, (before, new) in enumerate(rng.normal(10, 1, (5, 2, 16, 10)), 1):
             arms = ({f"T{tl}": values.tolist() for tl, values in enumerate(arm)} for arm in (before, new))
             wrong += bool(selection.better_tls(*(outcomes([9] * 10, **by_tl) for by_tl in arms), number))
-            single += sum(selection.p_value(a, b) < 0.025 for a, b in zip(new, before, strict=True))
+            single += sum(statistics.p_value(a, b) < 0.025 for a, b in zip(new, before, strict=True))
     assert wrong <= 2 and single > 45, "uncorrected, two TLs of a run"
 
 
@@ -72,14 +73,14 @@ def test_levels_of_any_number_of_rounds_add_up_to_the_family_level():
 
 
 def test_holm_rejects_step_by_step():
-    assert selection.holm([0.02, 0.001, 0.5], 0.05) == [True, True, False]
-    assert selection.holm([0.03, 0.03, 0.03], 0.05) == [False] * 3
-    assert selection.holm([], 0.05) == []
+    assert statistics.holm([0.02, 0.001, 0.5], 0.05) == [True, True, False]
+    assert statistics.holm([0.03, 0.03, 0.03], 0.05) == [False] * 3
+    assert statistics.holm([], 0.05) == []
 
 
 @pytest.mark.parametrize(("candidate", "expected"), [([1, 1, 1], 0.0), ([2, 2, 2], 1.0), ([3, 3, 3], 1.0)])
 def test_equal_differences_are_certain(candidate, expected):
-    assert selection.p_value(candidate, [2, 2, 2]) == expected
+    assert statistics.p_value(candidate, [2, 2, 2]) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,234 @@
+"""Verdicts on a new model: paired simulations, the record replayed against it, and the record of its canary.
+
+What a verdict rests on is kept in a folder of the rollout: results of simulations, figures, and the names and digests
+of the record's files, which the record deletes by age.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from city import config, whole_files
+from city.errors import InputError
+from controller.policies.served_contracts import same_contract
+from controller.policies.served_policies import ServedPolicies
+from evaluation import paired_runs, results_files
+from evaluation.arms import SERVED, Arm
+from evaluation.command import VARIED_DEMAND_SEED
+from evaluation.paired_runs import PairedRuns
+from evaluation.progress import Progress
+from evaluation.simulation import EvaluationTask, delays_s
+from records.recorded_run import RecordedRun
+from records.replay import Replay
+from records.shadow import ShadowEvaluation, TlShadow, percentiles_ms
+from rollout import model_files, verdicts
+from rollout.ledger import CANARY, EVALUATE, LOAD, UNDECIDED, WORSE, Model
+from rollout.record_figures import RecordFigures, Times, record_files, sha256_of
+from rollout.verdicts import Limits, ShadowFigures, Verdict
+from serving.client import Client
+from serving.contract import ContractError
+from serving.errors import DeadlineExceeded, ServingError, Unavailable
+from signals.observation import Observation
+from signals.policy import Answer, Policies
+from simulation import model_files as simulated_models
+from simulation.demand import varied
+from simulation.executors import executor
+
+MANIFEST = Path("assets.extra") / "export.json"
+NEW, STABLE = "new", "stable"
+"""Arms of the evaluation."""
+
+
+class OtherContract(Exception):
+    """A new model has another contract than the controller's run."""
+
+
+class _NotReached(Exception):
+    """The server did not answer in time: that says nothing of a model."""
+
+
+class _ReachedPolicies:
+    """Policies whose server must answer. A model that hangs never gets its evidence."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
+        """The answers. Raises _NotReached."""
+        answers = self._policies.ask(observations, observed_s)
+        if any(isinstance(answer, (Unavailable, DeadlineExceeded)) for answer in answers.values()):
+            raise _NotReached
+        return answers
+
+
+@dataclass
+class StreetJudges:
+    """The verdicts of a city."""
+
+    city: config.City
+    models_dir: Path
+    record: Path
+    client: Client
+    evidence_dir: Path
+    limits: Limits
+    seeds: int = 10
+    workers: int = 1
+    seconds: float | None = None
+    """Simulated time of the evaluation (default: the sumocfg's)."""
+    _kept: dict[str, str] = field(default_factory=dict)
+    """Texts of the newest verdict's files by name."""
+    _shadows: dict[str, TlShadow] = field(default_factory=dict)
+    _shadow_from: tuple[str, int] = ("", 0)
+    """Run, and wall clock of the newest step that was replayed."""
+    _shadow_file: Path | None = None
+    _recorded_s: list[float] = field(default_factory=list)
+    """Wall times of the running controller's requests in the steps of shadow."""
+    _figures: RecordFigures | None = None
+
+    def model(self, tl: str, number: int) -> Model:
+        return model_files.of_version(self.models_dir, tl, number)
+
+    def evaluate(self, targets: Mapping[str, Model], stable: Mapping[str, Model], tick: Callable[[], None]) -> Verdict:
+        """Paired simulations on varied demand; TLs that the ledger does not know keep their newest model."""
+        arms = [Arm(NEW, SERVED), Arm(STABLE, SERVED)]
+        now: dict[str, int | None] = {tl: model.number for tl, model in stable.items()}
+        others = {tl: None for tl in self.city.tls if tl not in now and (self.models_dir / tl).is_dir()}
+        found = simulated_models.find(self.models_dir, {**now, **others})
+        new = simulated_models.find(self.models_dir, {tl: model.number for tl, model in targets.items()})
+        task = EvaluationTask(self.city, tuple(found), self.seconds)
+        seeds = range(1, self.seeds + 1)
+        demands = [varied(np.random.default_rng([VARIED_DEMAND_SEED, seed]), varies=True) for seed in seeds]
+        models = {NEW: {**found, **new}, STABLE: found}
+        runs = PairedRuns(task, arms, demands, models)
+        with executor(self.workers) as runner, Progress(arms, len(arms) * len(demands)) as progress:
+
+            def report(outcomes: Sequence[Any]) -> None:
+                progress.add(outcomes)
+                tick()
+
+            results = paired_runs.run(runner, runs, report)
+        folder = self.evidence_dir / EVALUATE
+        conditions: dict[str, Any] = {"varied_demand": True, "seeds": self.seeds, "seconds": self.seconds}
+        conditions["models"] = {arm: {tl: str(path) for tl, path in each.items()} for arm, each in models.items()}
+        results_files.write(folder, arms, results, conditions)
+
+        def delays_of(tl: str, arm: str) -> list[float]:
+            return [outcome.delay_by_tl[tl] for outcome in results[arm]]
+
+        by_tl = {tl: (delays_of(tl, NEW), delays_of(tl, STABLE)) for tl in targets}
+        return verdicts.of_evaluation(delays_s(results[NEW]), delays_s(results[STABLE]), by_tl)
+
+    def shadow(self, targets: Mapping[str, Model], tick: Callable[[], None]) -> Mapping[str, Verdict]:
+        """Replay what the newest file of the record has gained since the last call against the new models."""
+        files = record_files(self.record)
+        if not files:
+            return dict.fromkeys(targets, Verdict(UNDECIDED, f"{self.record} has no files yet"))
+        try:
+            deadline_ms = self._replay(files[-1], targets)
+        except OtherContract as error:
+            return dict.fromkeys(targets, Verdict(WORSE, str(error)))
+        except (InputError, ServingError, ContractError) as error:
+            return dict.fromkeys(targets, Verdict(UNDECIDED, str(error)))
+        return {tl: verdicts.of_shadow(self._shadow_figures(tl, deadline_ms), self.limits) for tl in targets}
+
+    def canary(
+        self,
+        targets: Mapping[str, Model],
+        stable: Mapping[str, Model],
+        wanted: Mapping[str, Times],
+        alarms: Mapping[str, Sequence[str]],
+    ) -> Mapping[str, Verdict]:
+        numbers, old = ({tl: each[tl].number for tl in targets} for each in (targets, stable))
+        if self._figures is None or self._figures.targets != numbers:
+            self._figures = RecordFigures(self.record, numbers, old)
+        found = self._figures.figures(wanted)
+        self._kept = {
+            tl: json.dumps(
+                {side: {k: asdict(each) for k, each in getattr(found[tl], side).items()} for side in ("new", "before")}
+            )
+            for tl in targets
+        }
+        return {
+            tl: verdicts.of_canary(found[tl].new, found[tl].before, alarms.get(tl, ()), self.limits) for tl in targets
+        }
+
+    def keep(self, stage: str, tls: Sequence[str], verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+        """Keep the files of a verdict, and return their digests."""
+        folder = self.evidence_dir / stage
+        if stage == LOAD:
+            return {}
+        if stage == EVALUATE:
+            return {f"{stage}/results.json": str(sha256_of(folder / "results.json")["sha256"])}
+        document = {
+            "verdicts": {tl: verdict._asdict() for tl, verdict in verdicts.items()},
+            "limits": asdict(self.limits),
+            "figures": {tl: json.loads(self._kept[tl]) for tl in tls if tl in self._kept},
+            "record": self._record_files(stage),
+        }
+        path = folder / f"{'-'.join(tls)[:80]}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        whole_files.write(path, json.dumps(document, indent=1), "make room, then run this again")
+        return {f"{stage}/{path.name}": str(sha256_of(path)["sha256"])}
+
+    def _record_files(self, stage: str) -> list[dict[str, object]]:
+        if self._figures is not None and stage == CANARY:
+            return self._figures.files()
+        return [sha256_of(self._shadow_file)] if self._shadow_file is not None and self._shadow_file.exists() else []
+
+    def _replay(self, file: Path, targets: Mapping[str, Model]) -> float:
+        """Replay a file, count its steps that are new, and return the deadline in ms.
+
+        Raises InputError, ServingError, ContractError, OtherContract.
+        """
+        run = RecordedRun([file])
+        contracts = [contract for contract in run.start.contracts if contract.tl in targets]
+        deadline_ms = float(run.start.control.deadline_ms)
+        number = next(iter(targets.values())).number
+        served = {contract.tl: self.client.contract(contract.tl, number) for contract in contracts}
+        for contract in contracts:
+            if not same_contract(contract, served[contract.tl]):
+                raise OtherContract(f"{contract.tl}/{number} has another contract than the controller's run")
+        policies = ServedPolicies(self.client, served, number, deadline_ms / 1000, with_scores=True)
+        replay = Replay(run, list(served))
+        shadow = ShadowEvaluation(_ReachedPolicies(policies), served, lambda: replay.loop.intersections)
+        shadow.by_tl = {tl: self._shadows.setdefault(tl, TlShadow()) for tl in served}
+        name, newest_ns = self._shadow_from
+        since_ns = newest_ns if name == run.city.run else 0
+        last_ns = since_ns
+
+        def ask(step: Any, answers: Any) -> None:
+            nonlocal last_ns
+            if step.publish_ns > since_ns:
+                last_ns = step.publish_ns
+                with contextlib.suppress(_NotReached):
+                    shadow.ask(step, answers)
+                    self._recorded_s.append(step.step.times.inference_s)
+
+        replay.on_answers = ask
+        replay.run()
+        self._shadow_from, self._shadow_file = (run.city.run, last_ns), file
+        self._kept = {tl: json.dumps(each.as_dict()) for tl, each in self._shadows.items()}
+        return deadline_ms
+
+    def _shadow_figures(self, tl: str, deadline_ms: float) -> ShadowFigures:
+        shadow = self._shadows.setdefault(tl, TlShadow())
+        p95_ms, recorded_p95_ms = (percentiles_ms(each)["p95"] or 0.0 for each in (shadow.latency_s, self._recorded_s))
+        return ShadowFigures(
+            asked=shadow.asked,
+            missing=shadow.missing,
+            decisions=shadow.decisions,
+            otherwise=shadow.otherwise,
+            overrides=shadow.overrides,
+            recorded_overrides=shadow.recorded_overrides,
+            p95_ms=p95_ms,
+            recorded_p95_ms=recorded_p95_ms,
+            deadline_ms=deadline_ms,
+            first_failure=shadow.first_failure,
+        )

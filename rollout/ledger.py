@@ -1,0 +1,429 @@
+"""The rules of the ledger: which model number drove which TL from when to when, who released it, on what evidence.
+
+A pure state machine: no file, no clock. The ledger is a list of lines. `Ledger().after(line)` is the state after a
+line, or raises RuleBroken. A reader that applies all lines in order has verified the whole ledger. This docstring is
+the specification:
+
+1.  Chain. Lines are numbered 0, 1, 2, ... `before` is the SHA-256 of the bytes of the line before (empty in line 0).
+    Times are UTC with milliseconds and never fall.
+2.  Head. `head` is the digest of {TL: number, digest of the model's files} of all TLs after the line. The state of a
+    whole city is bound by the last line, and so are all lines before it.
+3.  A number means one set of files for ever: a TL's number never has another digest.
+4.  `adopt` names TLs and the models that drive them, without evidence: TLs that the ledger does not know, or higher
+    numbers that were released outside of a rollout.
+5.  `begin` opens a rollout of known TLs to higher numbers than their stable ones, with an owner (its author) and the
+    end of its lease. A TL has one rollout: another one is refused as long as the first has a lease, or has the TL in
+    canary.
+6.  `lease` extends the lease. Its owner may do so at any time; another author only after its end, and owns it then.
+7.  `stage`, `canary`, `promote`, `rollback`, `drives` and `end` of a rollout are written by its owner within its lease.
+8.  `stage` is the verdict on a stage of TLs. A TL passes the stages in the order of STAGES, each once; only the
+    stages in SKIPPABLE may be skipped.
+9.  `canary` puts a TL onto its target's number. It has passed shadow, and the rollout is neither paused nor aborted.
+10. `drives` says that a TL now asks the model that the ledger wants for it: its canary, else its stable one.
+    All lines but this one and `adopt` say what is wanted; this one says what the street does.
+11. A TL passes stage canary only while its canary drives it.
+12. `promote` makes a TL's canary its stable model. It has passed canary; the rollout is neither paused nor aborted.
+13. `rollback` ends a TL's canary: its stable model is wanted again. Without a rollout it makes a model stable that was
+    so before, of a lower number. Numbers fall by this line alone.
+14. `pause`, `resume` and `abort` of a rollout may be written by anyone. An abort is final, and its text "OUTCOME:
+    REASON"; a rollout that ends without a promotion begins its end with one.
+15. `end` closes a rollout: no TL is in canary, and every TL is driven by what is wanted.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+EVALUATE, LOAD, SHADOW, CANARY, PROMOTE = STAGES = ("evaluate", "load", "shadow", "canary", "promote")
+SKIPPABLE = (EVALUATE, SHADOW)
+"""Stages that an operator may leave out."""
+BETTER, WORSE, UNDECIDED = "better", "worse", "not enough evidence"
+DONE, SKIPPED = "done", "skipped"
+PASSED = (BETTER, DONE, SKIPPED)
+"""Verdicts after which the next stage begins."""
+VERDICTS = (*PASSED, WORSE, UNDECIDED)
+KINDS = (
+    "adopt",
+    "begin",
+    "lease",
+    "stage",
+    "canary",
+    "drives",
+    "promote",
+    "rollback",
+    "pause",
+    "resume",
+    "abort",
+    "end",
+)
+BY_OWNER = ("stage", "canary", "drives", "promote", "rollback", "end")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+MAX_NUMBER = (1 << 63) - 1
+"""Largest version of TensorFlow Serving."""
+
+
+class RuleBroken(Exception):
+    """A line breaks a rule of the ledger; the text says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model number, and the digest of its files."""
+
+    number: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the ledger."""
+
+    number: int
+    at: str
+    """UTC, such as 2026-11-24T08:15:00.000Z."""
+    kind: str
+    """One of KINDS."""
+    author: str
+    models: Mapping[str, Model] = field(default_factory=dict)
+    """By TL: the models that the line is about."""
+    rollout: str = ""
+    """Id of its rollout; empty: the line belongs to none."""
+    until: str = ""
+    """End of the lease."""
+    stage: str = ""
+    verdict: str = ""
+    text: str = ""
+    """The verdict or the reason as a sentence."""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    """Name of a file -> its SHA-256."""
+    before: str = ""
+    """SHA-256 of the bytes of the line before."""
+    head: str = ""
+    """Digest of the whole set of models after this line."""
+
+
+@dataclass(frozen=True)
+class TlState:
+    """A TL in the ledger."""
+
+    stable: Model
+    drives: Model
+    """The model that answers for it."""
+    since: str
+    """Since when."""
+    canary: Model | None = None
+    were_stable: tuple[Model, ...] = ()
+    """Earlier stable models, the newest last."""
+
+    @property
+    def wanted(self) -> Model:
+        """The model that shall drive the TL."""
+        return self.canary or self.stable
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A rollout that has not ended."""
+
+    id: str
+    owner: str
+    until: str
+    """End of the lease."""
+    targets: Mapping[str, Model]
+    passed: Mapping[str, int]
+    """TL -> number of stages that it has passed."""
+    is_paused: bool = False
+    is_aborted: bool = False
+
+    def has_passed(self, tl: str, stage: str) -> bool:
+        return self.passed[tl] > STAGES.index(stage)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The state after some lines."""
+
+    count: int = 0
+    digest: str = ""
+    """SHA-256 of the last line."""
+    at: str = ""
+    tls: Mapping[str, TlState] = field(default_factory=dict)
+    rollouts: Mapping[str, Rollout] = field(default_factory=dict)
+    """Those that have not ended, by id."""
+    ids: frozenset[str] = frozenset()
+    """Ids of all rollouts."""
+    digests: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """(TL, number) -> digest of the model's files."""
+
+    def after(self, line: Line) -> "Ledger":
+        """The state after the next line. Raises RuleBroken."""
+        _check(line.number == self.count, f"is numbered {line.number}, but is line {self.count}; lines are missing")
+        _check(line.before == self.digest, "does not follow the line before: one of them was changed by hand")
+        _check(bool(_TIME.fullmatch(line.at)), f"time {line.at!r} must be like 2026-11-24T08:15:00.000Z")
+        _check(line.at >= self.at, f"its time {line.at} is before {self.at}, that of the line before")
+        _check(line.kind in KINDS, f"kind {line.kind!r} is unknown; use a newer version of greenserve")
+        _check(bool(line.author), "has no author")
+        for tl, model in line.models.items():
+            _check(0 < model.number <= MAX_NUMBER, f"{tl}: {model.number} is not a model number")
+            _check(bool(_SHA256.fullmatch(model.sha256)), f"{tl}: {model.sha256!r} is not a SHA-256")
+            known = self.digests.get((tl, model.number), model.sha256)
+            _check(
+                known == model.sha256,
+                f"{tl}/{model.number} has other files than when the ledger first named it (SHA-256 "
+                f"{model.sha256[:12]}, was {known[:12]}); export them under a new number",
+            )
+        state = self._changed(line)
+        digests = {**self.digests, **{(tl, model.number): model.sha256 for tl, model in line.models.items()}}
+        state = replace(state, count=self.count + 1, digest=digest_of(encode(line)), at=line.at, digests=digests)
+        _check(line.head == state.head, "its head is not that of the models after it: it was changed by hand")
+        return state
+
+    @property
+    def head(self) -> str:
+        """Digest of the whole set {TL: number, digest of the model's files} that is wanted."""
+        wanted = {tl: [state.wanted.number, state.wanted.sha256] for tl, state in self.tls.items()}
+        return digest_of(_json(wanted))
+
+    def rollout_of(self, tl: str) -> Rollout | None:
+        """The rollout of a TL that has not ended."""
+        return next((rollout for rollout in self.rollouts.values() if tl in rollout.targets), None)
+
+    def followed_by(self, line: Line) -> Line:
+        """The line with its number, the digest of the line before and its head. Raises RuleBroken."""
+        line = replace(line, number=self.count, before=self.digest)
+        return replace(line, head=self._changed(line).head)
+
+    def _changed(self, line: Line) -> "Ledger":
+        """The state with a line's models and rollouts. Raises RuleBroken."""
+        rollout = self._rollout(line)
+        match line.kind:
+            case "adopt":
+                return self._adopted(line)
+            case "begin":
+                return self._begun(line)
+            case "drives":
+                return self._driven(line, rollout)
+            case "rollback" if rollout is None:
+                return self._taken_back(line)
+        assert rollout is not None, "all other lines belong to one"
+        tls = dict(self.tls)
+        match line.kind:
+            case "lease":
+                mine = line.author == rollout.owner or line.at > rollout.until
+                _check(mine, f"{_leased(rollout)}; wait for that, or continue as {rollout.owner} (--author)")
+                _check(line.until > line.at, "the lease must end after its line")
+                rollout = replace(rollout, owner=line.author, until=line.until)
+            case "stage":
+                rollout = self._judged(line, rollout)
+            case "canary":
+                for tl in line.models:
+                    _check(rollout.has_passed(tl, SHADOW), f"{tl} has not passed {SHADOW}")
+                    tls[tl] = replace(tls[tl], canary=rollout.targets[tl])
+            case "promote":
+                for tl in line.models:
+                    _check(rollout.has_passed(tl, CANARY), f"{tl} has not passed {CANARY}")
+                    _check(tls[tl].canary == tls[tl].drives, f"{tl} is not driven by its canary")
+                    tls[tl] = replace(
+                        tls[tl],
+                        stable=rollout.targets[tl],
+                        canary=None,
+                        were_stable=(*tls[tl].were_stable, tls[tl].stable),
+                    )
+            case "rollback":
+                for tl in line.models:
+                    _check(tls[tl].canary is not None, f"{tl} is not in canary")
+                    tls[tl] = replace(tls[tl], canary=None)
+            case "pause" | "resume":
+                rollout = replace(rollout, is_paused=line.kind == "pause")
+            case "abort":
+                rollout = replace(rollout, is_aborted=True)
+            case "end":
+                for tl in rollout.targets:
+                    _check(tls[tl].canary is None, f"{tl} is still in canary; roll it back or promote it first")
+                    _check(tls[tl].drives == tls[tl].wanted, f"{tl} is not yet driven by {tls[tl].wanted.number}")
+        rollouts = {**self.rollouts, rollout.id: rollout}
+        if line.kind == "end":
+            del rollouts[rollout.id]
+        return replace(self, tls=tls, rollouts=rollouts)
+
+    def _rollout(self, line: Line) -> Rollout | None:
+        """The rollout that a line continues; None for one that belongs to none. Raises RuleBroken."""
+        free = line.kind in ("adopt", "begin") or (line.kind in ("drives", "rollback") and not line.rollout)
+        if free:
+            return None
+        rollout = self.rollouts.get(line.rollout)
+        _check(rollout is not None, f"there is no open rollout {line.rollout!r}")
+        assert rollout is not None
+        for tl in line.models:
+            _check(tl in rollout.targets, f"{tl} is not in rollout {rollout.id}")
+        if line.kind in BY_OWNER:
+            _check(line.author == rollout.owner, f"{_leased(rollout)}, not of {line.author}")
+            _check(line.at <= rollout.until, f"the lease of {rollout.owner} ended {rollout.until}; extend it first")
+        if line.kind in ("canary", "promote"):
+            _check(not rollout.is_paused, f"rollout {rollout.id} is paused; resume it first")
+        if line.kind in ("canary", "promote", "pause", "resume", "abort"):
+            _check(not rollout.is_aborted, f"rollout {rollout.id} was aborted")
+        if line.kind in ("canary", "promote"):
+            for tl, model in line.models.items():
+                _check(model == rollout.targets[tl], f"{tl}: {model.number} is not the rollout's target")
+        return rollout
+
+    def _adopted(self, line: Line) -> "Ledger":
+        tls = dict(self.tls)
+        for tl, model in line.models.items():
+            known = tls.get(tl)
+            if known is not None:
+                self._check_free(tl, line.at)
+                _check(
+                    model.number > known.stable.number,
+                    f"{tl}: {model.number} does not rise above {known.stable.number}; only a rollback lowers a number",
+                )
+            earlier = (*known.were_stable, known.stable) if known is not None else ()
+            tls[tl] = TlState(model, model, line.at, were_stable=earlier)
+        return replace(self, tls=tls)
+
+    def _begun(self, line: Line) -> "Ledger":
+        _check(bool(line.rollout) and line.rollout not in self.ids, f"rollout id {line.rollout!r} must be a new one")
+        _check(bool(line.models), "a rollout needs a TL")
+        _check(line.until > line.at, "the lease must end after its line")
+        ended: set[str] = set()
+        for tl, model in line.models.items():
+            _check(tl in self.tls, f"{tl} is not in the ledger; adopt its model first")
+            ended |= self._check_free(tl, line.at)
+            stable = self.tls[tl].stable.number
+            _check(
+                model.number > stable,
+                f"{tl}: {model.number} does not rise above {stable}, which is stable; only a rollback lowers a number",
+            )
+        rollout = Rollout(line.rollout, line.author, line.until, dict(line.models), dict.fromkeys(line.models, 0))
+        kept = {id: each for id, each in self.rollouts.items() if id not in ended}
+        return replace(self, rollouts={**kept, line.rollout: rollout}, ids=self.ids | {line.rollout})
+
+    def _check_free(self, tl: str, at: str) -> set[str]:
+        """Ids of abandoned rollouts of a TL, which a new one replaces. Raises RuleBroken if one is not abandoned."""
+        rollout = self.rollout_of(tl)
+        if rollout is None:
+            return set()
+        to = rollout.targets[tl].number
+        _check(
+            at > rollout.until,
+            f"{tl} is in rollout {rollout.id} to {to}, {_leased(rollout)}; wait for its end, or abort it "
+            f"(greenserve rollout abort {tl})",
+        )
+        for other in rollout.targets:
+            is_canary = self.tls[other].canary is not None or self.tls[other].drives != self.tls[other].wanted
+            _check(
+                not is_canary,
+                f"{other} is in canary of rollout {rollout.id} to {to}, whose lease ended {rollout.until}; continue it "
+                f"(greenserve rollout {','.join(rollout.targets)} --to {to}), or abort it (greenserve rollout abort "
+                f"{tl})",
+            )
+        return {rollout.id}
+
+    def _driven(self, line: Line, rollout: Rollout | None) -> "Ledger":
+        tls = dict(self.tls)
+        for tl, model in line.models.items():
+            _check(tl in tls, f"{tl} is not in the ledger")
+            _check(rollout is not None or self.rollout_of(tl) is None, f"{tl} is in a rollout, whose owner says so")
+            _check(model == tls[tl].wanted, f"{tl}: {model.number} is not wanted, but {tls[tl].wanted.number}")
+            tls[tl] = replace(tls[tl], drives=model, since=line.at)
+        return replace(self, tls=tls)
+
+    def _taken_back(self, line: Line) -> "Ledger":
+        tls = dict(self.tls)
+        for tl, model in line.models.items():
+            _check(tl in tls, f"{tl} is not in the ledger")
+            self._check_free(tl, line.at)
+            state = tls[tl]
+            _check(model in state.were_stable, f"{tl}: {model.number} was never stable; roll it out instead")
+            _check(model.number < state.stable.number, f"{tl}: {model.number} is not lower than {state.stable.number}")
+            tls[tl] = replace(state, stable=model, were_stable=(*state.were_stable, state.stable))
+        return replace(self, tls=tls)
+
+    def _judged(self, line: Line, rollout: Rollout) -> Rollout:
+        _check(line.stage in STAGES, f"stage {line.stage!r} is unknown")
+        _check(line.verdict in VERDICTS, f"verdict {line.verdict!r} is unknown")
+        _check(line.verdict != SKIPPED or line.stage in SKIPPABLE, f"stage {line.stage} cannot be skipped")
+        passed = dict(rollout.passed)
+        for tl in line.models:
+            _check(passed[tl] == STAGES.index(line.stage), f"{tl}: {line.stage} is not its next stage")
+            if line.verdict not in PASSED:
+                continue
+            if line.stage == CANARY:
+                is_driven = self.tls[tl].canary == self.tls[tl].drives == rollout.targets[tl]
+                _check(is_driven, f"{tl} is not driven by its canary")
+            if line.stage == PROMOTE:
+                _check(self.tls[tl].stable == rollout.targets[tl], f"{tl} is not promoted")
+            passed[tl] += 1
+        return replace(rollout, passed=passed)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A time in which one model drove a TL."""
+
+    model: Model
+    begin: str
+    line: Line
+    """The line that says so."""
+
+
+def drives_by_tl(lines: Iterable[Line]) -> dict[str, list[Drive]]:
+    """By TL, the models that drove it, in order; each up to the begin of the next one."""
+    drives: dict[str, list[Drive]] = {}
+    for line in lines:
+        if line.kind in ("adopt", "drives"):
+            for tl, model in line.models.items():
+                drives.setdefault(tl, []).append(Drive(model, line.at, line))
+    return drives
+
+
+def encode(line: Line) -> bytes:
+    """The bytes of a line, without its end. Fields with their defaults are left out."""
+    values = {name: value for name, value in vars(line).items() if value or name == "number"}
+    if line.models:
+        values["models"] = {tl: [model.number, model.sha256] for tl, model in line.models.items()}
+    return _json(values)
+
+
+def decode(data: bytes) -> Line:
+    """The line of bytes. Raises RuleBroken if they are not exactly those of a line."""
+    try:
+        values = json.loads(data)
+        models = {tl: Model(number, sha256) for tl, (number, sha256) in values.pop("models", {}).items()}
+        line = Line(**values, models=models)
+        is_typed = all(isinstance(getattr(line, name), type(default)) for name, default in _TYPES.items())
+        is_typed &= all(type(model.number) is int and isinstance(model.sha256, str) for model in models.values())
+        is_typed &= all(isinstance(value, str) for value in line.evidence.values())
+        if is_typed and type(line.number) is int and encode(line) == data:
+            return line
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        pass  # reported below, like any other change
+    raise RuleBroken("is not a line that greenserve wrote: it was changed by hand, or is damaged")
+
+
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("at", "kind", "author", "rollout", "until", "stage", "verdict", "text", "before", "head"), ""),
+    "evidence": {},
+}
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _json(values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _leased(rollout: Rollout) -> str:
+    return f"whose lease is that of {rollout.owner} until {rollout.until}"
+
+
+def _check(is_valid: bool, reason: str) -> None:
+    if not is_valid:
+        raise RuleBroken(reason)

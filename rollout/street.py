@@ -1,0 +1,214 @@
+"""The street as a rollout sees and changes it: the model server's versions and labels, and the controller's pins."""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from google.protobuf import text_format
+
+from city import config, whole_files
+from city.errors import InputError, ProgramFailed
+from controller.alarms import GREEN_KEPT, MONITOR, OVERRIDES, REJECTIONS, UNIFORM
+from controller.operator.control_client import ControlClient
+from protos import control_pb2 as pb
+from protos.model_server_config_pb2 import ModelServerConfig
+from serving.client import Client
+from serving.contract import ContractError
+from serving.errors import ModelNotFound, ServingError
+from serving.tf_serving import config_files, publication
+from serving.tf_serving.config_files import MODELS_CONFIG, Versions
+from serving.tf_serving.loaded_versions import AVAILABLE
+
+ANSWER_TIMEOUT_S = 5.0
+"""Wall time within which the model server must answer for its status."""
+
+
+OF_MODELS = (MONITOR, REJECTIONS, OVERRIDES, GREEN_KEPT, UNIFORM)
+"""Alarms that a model may cause; a missing answer is in the record, and may be the server's fault."""
+
+
+class SeenTl(NamedTuple):
+    """A TL in the running controller."""
+
+    mode: str
+    set_by: str
+    """Operator who set the mode; "": none."""
+    version: int
+    """Model number of its newest answer; 0: none yet."""
+    pinned: int
+    """Pinned number; 0: none."""
+    pinned_by: str
+
+
+class Seen(NamedTuple):
+    """The controller at a moment."""
+
+    second: float
+    """Simulated."""
+    tls: Mapping[str, SeenTl]
+    alarms: Mapping[str, Sequence[tuple[str, float]]]
+    """By TL: name and begin (seconds since 1970) of its alarms of OF_MODELS, ended ones too."""
+
+
+class Street(Protocol):
+    """What a rollout needs of the street. Errors are ProgramFailed (no answer) or InputError (a refusal)."""
+
+    def see(self, tls: Sequence[str]) -> Seen:
+        """The TLs now."""
+
+    def pin(self, tl: str, number: int | None, author: str) -> None:
+        """Let a TL be answered by this number of its own model; None: by the run's version or fleet again."""
+
+    def serve(self, target: Mapping[str, Versions], is_rollback: bool = False) -> None:
+        """Load versions, then move labels, by models.config and a reload. Nothing is sent if it is so already.
+
+        `is_rollback`: write the file also if the server does not answer, so that its restart finds it.
+        """
+
+    def is_served(self, tl: str, number: int) -> bool:
+        """True if the TL's own model answers with this version."""
+
+    def answers(self) -> bool:
+        """True if the model server answers."""
+
+    def number_in_fleet(self, tl: str) -> int | None:
+        """The TL's number in the served fleet; None if it is in none."""
+
+
+@dataclass
+class ServedStreet:
+    """A model server with a folder of files (`greenserve serve config`), and a controller with its control API."""
+
+    city: config.City
+    server: str
+    config_dir: Path
+    control: ControlClient
+    fleet: str
+
+    def __enter__(self) -> Self:
+        """Connect. Raises InputError if the folder has no models.config, or an address is wrong."""
+        self._path = self.config_dir / MODELS_CONFIG
+        self._stack = contextlib.ExitStack()
+        self._signals = {tl: set(each.signals) for tl, each in self.city.tls.items()}
+        self.clients: list[Client] = []
+        if not config_files.read(self.config_dir):
+            raise InputError(
+                f"{self._path}: no such file; write it (greenserve serve config --all-models --out {self.config_dir}), "
+                "start the server with it, or pass --config"
+            )
+        for client in publication.clients(self.server, self.city.serving):
+            self.clients.append(self._stack.enter_context(client))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def see(self, tls: Sequence[str]) -> Seen:
+        state = self.control.call("ListTls", pb.ListTlsRequest(tls=tls))
+        listed = self.control.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
+        seen = {
+            each.tl: SeenTl(each.mode, each.set_by, each.version, each.pinned_version, each.pinned_by)
+            for each in state.tls
+        }
+        alarms = {
+            tl: [
+                (alarm.id, alarm.since_unix_s)
+                for alarm in listed
+                if alarm.name in OF_MODELS and {tl, *self._signals[tl]} & set(alarm.subjects)
+            ]
+            for tl in tls
+        }
+        return Seen(state.run.second, seen, alarms)
+
+    def pin(self, tl: str, number: int | None, author: str) -> None:
+        version = "latest" if number is None else str(number)
+        self.control.call("PinModel", pb.PinModelRequest(tl=tl, version=version, author=author))
+
+    def serve(self, target: Mapping[str, Versions], is_rollback: bool = False) -> None:
+        in_file = config_files.read(self.config_dir)
+        try:
+            states = publication.states(self.clients, target, in_file)
+            if all(_is_as(state, target) for state in (in_file, *states)):
+                return
+            publication.publish(self.clients, states, self._path, target, target, self._write)
+        except ServingError as error:
+            if is_rollback:
+                self._write(target)
+            raise ProgramFailed(f"{self.server}: the model server does not answer ({error.code}: {error})") from None
+
+    def is_served(self, tl: str, number: int) -> bool:
+        try:
+            return all(self._status(client, tl).get(number) for client in self.clients)
+        except ModelNotFound:
+            return False
+        except ServingError as error:
+            raise ProgramFailed(f"{self.server}: the model server does not answer ({error.code}: {error})") from None
+
+    def answers(self) -> bool:
+        try:
+            for client in self.clients:
+                with contextlib.suppress(ModelNotFound):
+                    client.status(next(iter(self.city.tls)), ANSWER_TIMEOUT_S)
+            return True
+        except ServingError:
+            return False
+
+    def number_in_fleet(self, tl: str) -> int | None:
+        if not self.fleet:
+            return None
+        try:
+            return self.clients[0].fleet(self.fleet).versions.get(tl)
+        except (ModelNotFound, ContractError):
+            return None
+        except ServingError as error:
+            raise ProgramFailed(f"{self.server}: the model server does not answer ({error.code}: {error})") from None
+
+    @staticmethod
+    def _status(client: Client, tl: str) -> dict[int, bool]:
+        """Version -> whether it is loaded."""
+        return {each.version: each.state == AVAILABLE for each in client.status(tl, ANSWER_TIMEOUT_S)}
+
+    def _write(self, versions: Mapping[str, Versions]) -> ModelServerConfig:
+        """Write models.config with other versions and labels of these models; all else stays."""
+        found = text_format.Parse(self._path.read_text(encoding="utf-8"), ModelServerConfig())
+        entries = {entry.name: entry for entry in found.model_config_list.config}
+        for name, wanted in versions.items():
+            entry = entries.get(name)
+            if entry is None:
+                base = Path(next(iter(entries.values())).base_path).parent
+                entry = found.model_config_list.config.add(
+                    name=name, base_path=str(base / name), model_platform="tensorflow"
+                )
+            entry.model_version_policy.Clear()
+            entry.model_version_policy.specific.versions.extend(wanted.numbers)
+            entry.version_labels.clear()
+            entry.version_labels.update(wanted.labels)
+        whole_files.write(self._path, text_format.MessageToString(found), "make room, then run this again")
+        return found
+
+
+def _is_as(state: Mapping[str, Versions], target: Mapping[str, Versions]) -> bool:
+    """True if a server or file has the versions and labels of the target."""
+    none = Versions()
+    return all(
+        set(state.get(name, none).numbers) == set(wanted.numbers)
+        and dict(state.get(name, none).labels) == wanted.labels
+        for name, wanted in target.items()
+    )
+
+
+def check_tls(city: config.City, tls: Collection[str]) -> tuple[str, config.District | None]:
+    """(name, district) of TLs; ("", None) in a city without districts. Raises InputError if they are in several."""
+    districts = city.serving.districts
+    of = {name for name, district in districts.items() for tl in tls if tl in district.tls}
+    if len(of) > 1:
+        raise InputError(
+            f"{', '.join(tls)} are in the districts {', '.join(sorted(of))}; pass TLs of one of them at a time"
+        )
+    name = next(iter(of), "")
+    return name, districts.get(name)

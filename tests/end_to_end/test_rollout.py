@@ -1,0 +1,156 @@
+"""Rollouts on the sample city, with the real SUMO, controller and server: a worse model is refused, or found on the
+street and taken back; a better one is promoted TL by TL."""
+
+import contextlib
+import shutil
+import tempfile
+from datetime import UTC, datetime, timedelta
+
+import h5py
+import pytest
+
+from city.errors import ProgramFailed
+from export.__main__ import main as export
+from protos import control_pb2 as pb
+from rollout.__main__ import main as rollout
+from rollout.ledger import drives_by_tl
+from rollout.ledger_command import main as ledger_command
+from rollout.ledger_file import LedgerFile, time_text
+from serving.client import Client
+from serving.tf_serving.__main__ import main as serve_config
+from tests.conftest import GRID
+from tests.end_to_end.programs import free_port, program
+from tests.end_to_end.test_operator import operated
+from tests.sample_city import write_city
+
+TLS = "SA106,SA103"
+BAD = {1: (1, 2, 3, 0), 3: (2, 3, 0, 1)}
+"""By number of SA106, the order of the greens that its output means; number 2 is the trained policy."""
+CHECKPOINT = {
+    "SA106": "PPO-_netSz_(64, 64)-trial_{}_SA106_actor.weights.h5",
+    "SA103": "SAPPO-_state_vd_action_kc_netSz_(64, 64)-trial_{}_SA103_actor.weights.h5",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The city's folder, with the files of this test's operators alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_city(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def models(folder, grid_models):
+    """Models of all TLs with number 1, and further numbers of two of them."""
+    shutil.copytree(grid_models, folder / "models", ignore=shutil.ignore_patterns("SA106"))
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    for tl, name in CHECKPOINT.items():
+        for number in (1, 2, 3):
+            copy = checkpoints / name.format(number)
+            shutil.copy(GRID / "checkpoints" / name.format(1), copy)
+            if tl == "SA106" and number in BAD:
+                with h5py.File(copy, "r+") as file:
+                    for variable in file["layers/dense_2/vars"].values():
+                        variable[...] = variable[...][..., list(BAD[number])]
+            if (tl, number) != ("SA103", 1):
+                flags = ["--model-path", str(checkpoints), "--model-number", str(number)]
+                assert export(["--tl", tl, *flags, "--models-dir", str(folder / "models")]) == 0
+    return folder / "models"
+
+
+@contextlib.contextmanager
+def serving(folder, models):
+    """A server with TensorFlow Serving's files; yields its address."""
+    at = ["--models-dir", str(models), "--mounted-at", str(models), "--config-at", str(folder / "config")]
+    one = [flag for tl in CHECKPOINT for flag in ("--model", f"{tl}=1")]
+    assert serve_config([*at, "--out", str(folder / "config"), "--all-models", *one]) == 0
+    port = free_port()
+    flags = ["--model_config_file", str(folder / "config" / "models.config"), "--port", str(port)]
+    with program("serving", *flags, "--allow_version_labels_for_unavailable_models=true") as process:
+        for line in process.stdout:
+            if line.startswith("ready"):
+                break
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def controlled(folder, server, speed):
+    """A controller that records, and asks for label stable; yields a client of its control API."""
+    city = ("--city", str(folder / "city.toml"))
+    flags = ("--server", server, "--version-label", "stable", "--record", str(folder / "rec"), "--no-guard")
+    # this test is about other figures than the machine's speed
+    flags += ("--deadline-ms", "5000")
+    with operated(*city, *flags, "--speed", str(speed)) as (_, client):
+        yield client
+
+
+def roll(folder, server, client, *flags):
+    own = ["--control-address", client.address, "--server", server, "--record", str(folder / "rec")]
+    return rollout([*flags, *own, "--poll-s", "1", "--author", "ann", "--max-wait-s", "300"])
+
+
+def whole_run(folder, server):
+    """Record an hour as fast as possible."""
+    with controlled(folder, server, 0) as client, contextlib.suppress(ProgramFailed):
+        for _ in client.watch(1.0):
+            pass  # to the end of the run
+
+
+@pytest.mark.slow
+def test_a_worse_model_is_taken_back_and_a_better_one_promoted_tl_by_tl(folder, models, capsys):
+    (folder / "rec").mkdir()
+    with serving(folder, models) as server, Client(server) as served:
+        whole_run(folder, server)
+        with controlled(folder, server, 40) as client:
+            # number 1 of SA106 takes its greens for others; number 2 is the trained policy
+            begun = datetime.now(UTC)
+            easy = ("--min-bins", "2", "--min-decisions", "50")
+            short = ("--seeds", "3", "--seconds", "600")
+            assert roll(folder, server, client, TLS, "--to", "2", *short, "--until", "evaluate") == 0
+        with controlled(folder, server, 40) as client:
+            assert roll(folder, server, client, TLS, "--to", "2", "--until", "shadow") == 0
+            state = client.call("ListTls", pb.ListTlsRequest(tls=["SA106"])).tls[0]
+            assert (state.version, state.pinned_version) == (1, 1), "not driven by number 2 before its canary"
+        with controlled(folder, server, 40) as client:
+            assert roll(folder, server, client, "SA106,SA103", "--to", "2", *easy) == 0
+            assert served.version_number("SA106", "stable") == served.version_number("SA103", "stable") == 2
+            states = client.call("ListTls", pb.ListTlsRequest(tls=["SA106", "SA103"])).tls
+            assert {(s.version, s.pinned_version) for s in states} == {(2, 0)}
+        whole_run(folder, server)
+        with controlled(folder, server, 40) as client:
+            assert roll(folder, server, client, "SA106", "--to", "3", *short) == 3
+            assert "worse: evaluate: mean delay" in capsys.readouterr().out
+            assert 3 not in {v.version for v in served.status("SA106")}, "never loaded"
+        with controlled(folder, server, 40) as client:
+            assert roll(folder, server, client, "SA106", "--to", "3", "--skip", "evaluate,shadow", *easy) == 3
+            out = capsys.readouterr().out
+            assert "worse: canary: SA106: " in out
+            state = client.call("ListTls", pb.ListTlsRequest(tls=["SA106"])).tls[0]
+            assert (state.version, state.pinned_version, state.mode) == (2, 0, "policy")
+            assert served.version_number("SA106", "stable") == 2
+            alarms = client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
+            assert [alarm.id for alarm in alarms if alarm.severity == "critical"] == []
+        check_every_second(folder, begun)
+        assert ledger_command(["verify"], "greenserve ledger") == 0
+
+
+def check_every_second(folder, begun):
+    """The ledger names one number for each second since its begin, and the numbers are in the order of the street."""
+    drives = drives_by_tl(LedgerFile(folder / "ledger.jsonl").lines)
+    assert [drive.model.number for drive in drives["SA106"]] == [1, 2, 3, 2]
+    assert [drive.model.number for drive in drives["SA103"]] == [1, 2]
+    first = drives["SA106"][0].begin
+    seconds = (datetime.now(UTC) - begun).total_seconds()
+    for second in range(int(seconds)):
+        at = time_text(begun + timedelta(seconds=second))
+        found = [drive for drive in drives["SA106"] if drive.begin <= at]
+        assert found or at < first
+
+
+def test_clients_of_the_ledger_need_no_street(folder, capsys):
+    assert rollout(["status"], "greenserve rollout") == 0
+    assert capsys.readouterr().out == "no rollout is open\n"
