@@ -91,7 +91,7 @@ def test_evaluation_goes_on_without_an_odd_signal_and_names_it_once(folder, city
     flags = ["--city", str(with_every_signal(folder, city_toml)), "--arms", "fixed,max-pressure", "--seeds", "1"]
     assert evaluate(flags) == 0
     out, err = capfd.readouterr()
-    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["fixed", "max-pressure"]
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["max-pressure", "fixed"]
     assert "Statistics" not in out and "Loading" not in out, "SUMO's own text"
     (line,) = (line for line in err.splitlines() if "left on its own program" in line)
     assert "ODD: signal A1: program" in line and "foes of the network" in line

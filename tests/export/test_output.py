@@ -67,8 +67,8 @@ def test_other_choices_than_the_checkpoints_are_refused(checkpoints, monkeypatch
     session = verify.session
 
     @contextlib.contextmanager
-    def of_the_next_action(folder, options):
-        with session(folder, options) as run:
+    def of_the_next_action(folder):
+        with session(folder) as run:
 
             def shifted(signature, inputs):
                 outputs = run(signature, inputs)
