@@ -7,7 +7,7 @@ from typing import Any
 from city.errors import InputError
 
 SUFFIX = ".sig"
-"""Of the file with the signature of the file beside it."""
+"""Suffix of a signature's file; the signed file stands beside it, without the suffix."""
 _KEY_HINT = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem writes one"
 _PUBLIC_KEY_HINT = "openssl ec -in key.pem -pubout -out public.pem writes one"
 

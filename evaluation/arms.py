@@ -70,8 +70,7 @@ def parse(text: str, candidate: str | None = None) -> list[Arm]:
 
 
 def reference_of(names: Sequence[str]) -> str | None:
-    """What the candidate, the first arm, is compared with first of all: `fixed`, else the second arm; None without
-    one."""
+    """The arm that the candidate, the first one, is compared with: `fixed`, else the second arm; None without one."""
     return FIXED if FIXED in names[1:] else next(iter(names[1:]), None)
 
 

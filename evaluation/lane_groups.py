@@ -39,7 +39,7 @@ class LaneGroup:
     lanes: tuple[str, ...]
     links: tuple[int, ...]
     saturation_veh_h: float
-    """Of all lanes."""
+    """Saturation flow of all its lanes together, vehicles per hour of green."""
     is_permissive: bool
     """True if a movement yields to others in a green of the programs: its capacity is less than computed here."""
 
@@ -77,7 +77,7 @@ class LaneGroupTraffic:
 
 @dataclass(frozen=True)
 class RoadTraffic:
-    """What was measured on roads and lanes."""
+    """Measurements of one simulation on roads and lanes."""
 
     seconds: float
     lanes_of: Mapping[str, Sequence[str]]

@@ -82,7 +82,7 @@ def _badness(group: WorstGroup) -> tuple[str, float]:
 
 
 def left_out(arms: Sequence[Arm], count: int, conditions: Mapping[str, Any]) -> list[str]:
-    """What the simulations leave out, a line each. `count`: simulations of each arm."""
+    """Lines on the limits of the simulations. `count`: simulations of each arm."""
     if conditions.get("varied_demand"):
         demand = f"Demand: {count} samples of one given demand"
     else:

@@ -109,7 +109,7 @@ def certificate(reader: RunReader, run: RecordedRun) -> dict[str, Any]:
 
 
 def _commands(reader: RunReader) -> Iterator[dict[str, Any]]:
-    """What operators did, in order, and who it was."""
+    """Operators' commands with their authors, in order."""
     for recorded in reader.steps():
         step = recorded.step
         for command in step.commands:

@@ -227,7 +227,6 @@ def movement_names(signal: SignalNetwork, stated: Mapping[str, str] = {}) -> Mov
     Args:
         signal: the signal.
         stated: names of city.toml, by `ROAD` (the approach), `ROAD:left`, `ROAD:right`, `ROAD:crossing` or a state.
-
     """
     by_road = {each.road: each for each in approaches(signal)}
     approach_names = _distinct({road: _approach_names(each) for road, each in by_road.items()})

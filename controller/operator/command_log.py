@@ -28,7 +28,7 @@ MAX_READ_BYTES = 4_000_000
 MAX_NAMED_TLS = 10
 """TLs that a line names."""
 COLUMNS = ("time", "second", "action", "target", "value", "author", "reason")
-"""Of the CSV; the time is the wall clock in UTC, the second is simulated."""
+"""Columns of the CSV; the time is the wall clock in UTC, the second is simulated."""
 
 
 class CommandLog:

@@ -32,7 +32,7 @@ class RecentTraffic(NamedTuple):
     vehicles: Floats
     """float64 [TLs], at each TL's newest reading; NaN before the first one."""
     halting: Floats
-    """The same of those slower than 0.1 m/s."""
+    """float64 [TLs], vehicles slower than 0.1 m/s at each TL's newest reading; NaN before the first one."""
     delay_s: Floats
     """float64 [TLs], stopped delay in the last `span_s`, in vehicle seconds; NaN if it is not counted."""
     mean_vehicles: float

@@ -34,14 +34,14 @@ LENGTHS_M = {"r_0": 200.0, "r_1": 100.0, "r_2": 60.0}
 
 def measured(**changes):
     """Half an hour on a road of three lanes, with a road before it."""
-    nobody = np.zeros(100, np.int32)
+    no_queue = np.zeros(100, np.int32)
     values = {
         "seconds": 1800.0,
         "lanes_of": {"r": ["r_0", "r_1", "r_2"]},
         "passed": {"r_0": 100, "r_1": 80, "r_2": 20},
         "lost_on_lane_s": {"r_0": 1000.0, "r_1": 1000.0, "r_2": 500.0},
         "lost_s": {"r": 5000.0, "before": 1000.0},
-        "halting": dict.fromkeys(LENGTHS_M, nobody),
+        "halting": dict.fromkeys(LENGTHS_M, no_queue),
         "growth": {},
         "upstream": {"r": ("before",)},
     }

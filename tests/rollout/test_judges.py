@@ -67,8 +67,8 @@ def test_a_model_with_another_contract_is_worse(judges, record, tmp_path):
 
 
 def test_a_server_that_does_not_answer_is_no_evidence(judges):
-    with Client("127.0.0.1:1", retries=0) as nobody:
-        judges.client = nobody
+    with Client("127.0.0.1:1", retries=0) as unreachable:
+        judges.client = unreachable
         assert shadow(judges).value == "not enough evidence"
 
 

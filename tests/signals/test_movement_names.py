@@ -10,7 +10,7 @@ from city import config, network
 from city.errors import InputError
 from city.movements import Movement
 from city.network import SignalNetwork
-from signals.movement_names import links_by_key, movement_names, of_city
+from signals.movement_names import keys_of, links_by_key, movement_names, of_city
 from tests.conftest import GRID
 
 NORTH, EAST, SOUTH, WEST = 0.0, 90.0, 180.0, 270.0
@@ -55,6 +55,17 @@ CROSSROADS = junction(
 )  # fmt: skip
 def test_states_are_named_by_their_green_movements(state, name):
     assert movement_names(CROSSROADS).of_state(state) == name
+
+
+def test_a_left_of_which_a_link_is_protected_is_not_permissive():
+    names = movement_names(junction(*approach("n", NORTH, "sll")))
+    assert names.of_state("rGg") == names.of_state("rGG") == "northbound left"
+    assert names.of_state("rgg") == "northbound permissive left"
+
+
+def test_a_u_turn_has_no_key():
+    signal = junction(*approach("n", NORTH, "st"))
+    assert keys_of(signal) == {"n"} and links_by_key(signal) == {"through": {0}, "n": {0}}
 
 
 def test_a_state_is_named_by_the_links_that_it_has():

@@ -349,8 +349,9 @@ export class TlPanel {
     const pictures = JSON.stringify([shown, names]);
     if (pictures !== this.pictures && shown.length) {
       this.pictures = pictures;
-      $("tl-junction").replaceChildren(...this.tl.signals.filter((signal) => this.city.signals[signal].movements.length).map((signal, k) => {
+      $("tl-junction").replaceChildren(...this.tl.signals.flatMap((signal, k) => {
         const figure = element("figure"), { id, movements } = this.city.signals[signal];
+        if (!movements.length) return [];
         figure.append(junction(movements, shown[k] ?? "", names[k] ?? "", this.colours), element("figcaption", names[k] ?? "", { title: `${id}: ${shown[k] ?? ""}` }));
         return figure;
       }));
