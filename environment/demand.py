@@ -30,10 +30,8 @@ def demand_of(demand: GivenDemand, seed: int, episode: int) -> SimulatedDemand:
     """
     if demand == VARIED:
         return varied(np.random.default_rng([seed, episode]), varies=True)
-    if demand == CITY:
-        return Demand((seed + episode) % MAX_SUMO_SEED)
-    if demand == SAME:
-        return Demand(seed % MAX_SUMO_SEED)
     if isinstance(demand, str | Path):
-        return Demand((seed + episode) % MAX_SUMO_SEED, route_file=Path(demand).resolve())
+        sumo_seed = seed if demand == SAME else seed + episode
+        route_file = None if demand in (CITY, SAME) else Path(demand).resolve()
+        return Demand(sumo_seed % MAX_SUMO_SEED, route_file=route_file)
     return demand

@@ -136,7 +136,8 @@ class Episodes:
         self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
             folder = self._running.enter_context(scratch_folder())
-            self._tripinfo = Path(self._options["tripinfo"] or folder / "trips.xml").resolve()
+            given = self._options["tripinfo"] or (folder / "trips.xml" if self._options["episode_summary"] else None)
+            self._tripinfo = None if given is None else Path(given).resolve()
             self._simulation = self._started(demand_of(self._options["demand"], self._seed, self._episode), folder)
             self._begun, self._overrides, self.figures = set(), 0, []
             self._begun_episodes += 1
@@ -227,12 +228,12 @@ class Episodes:
                     self._last_picture = self.render()
                 self.ended_s = simulation.now
                 self._simulated.close()  # so that the trips are complete
-                if not TABLE_SUFFIXES.isdisjoint(self._tripinfo.suffixes) or not self._tripinfo.is_file():
-                    last: Info = {}  # a table, or additional_sumo_cmd names another file
-                else:
-                    last = summary(read_trips(self._tripinfo, self.ended_s), self._overrides)
-                for info in self.infos.values():
-                    info.update(last)
+                trips = self._tripinfo if self._options["episode_summary"] else None
+                # it may be a table, or additional_sumo_cmd names another file
+                if trips and TABLE_SUFFIXES.isdisjoint(trips.suffixes) and trips.is_file():
+                    last = summary(read_trips(trips, self.ended_s), self._overrides)
+                    for info in self.infos.values():
+                        info.update(last)
                 self.end_episode()  # so that another environment may run
 
     def _read(self, simulation: TargetSimulation) -> None:

@@ -50,6 +50,8 @@ class Keywords(SumoRlKeywords, total=False):
     """Simulated time of an episode (default: until the sumocfg's end)."""
     tripinfo: str | Path | None
     """File of the trips of the last episode."""
+    episode_summary: bool
+    """Whether the last info has the delay, duration and stops of all vehicles, for which SUMO writes its trips."""
     transport: str | None
     """`libsumo`, one simulation a process, `traci`, a SUMO program for each, or `sumo-gui`, with its window (default:
     `libsumo` if it is free)."""
@@ -67,9 +69,9 @@ class Options(Keywords, total=False):
 
 DEFAULTS = Options(
     city="city.toml", target_tls=None, infer_tls=(), server=None, infer_model_number=None, infer_model_path=None,
-    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, transport=None, render_mode=None,
-    reward_weights=None, observation_class=None, add_system_info=False, add_per_agent_info=False, out_csv_name=None,
-    sumo_seed=None, sumo_warnings=False, additional_sumo_cmd=None,
+    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, episode_summary=True, transport=None,
+    render_mode=None, reward_weights=None, observation_class=None, add_system_info=False, add_per_agent_info=False,
+    out_csv_name=None, sumo_seed=None, sumo_warnings=False, additional_sumo_cmd=None,
 )  # fmt: skip
 
 
@@ -175,6 +177,7 @@ def _check_values(options: Options) -> None:
         ("server", isinstance(options["server"], str | NoneType), "HOST:PORT"),
         ("infer_model_path", isinstance(options["infer_model_path"], str | Path | NoneType), "a path"),
         ("tripinfo", isinstance(options["tripinfo"], str | Path | NoneType), "a path"),
+        ("episode_summary", isinstance(options["episode_summary"], bool), "True or False"),
         ("out_csv_name", isinstance(options["out_csv_name"], str | Path | NoneType), "the beginning of a path"),
         ("observation_class", callable(options["observation_class"] or str), "a class"),
         ("sumo_seed", seed in (None, "random") or isinstance(seed, numbers.Integral), "an integer or 'random'"),

@@ -1,5 +1,7 @@
 """Readings of a TL for a reward function: SUMO's at a decision."""
 
+from collections.abc import Sequence
+
 from city.network import StreetNetwork
 from controller.sumo.connection import ApiConnection
 from protos import policy_pb2 as pb
@@ -13,21 +15,26 @@ class AccumulatedWaiting:
         self._by_lane: dict[str, dict[str, float]] = {}
         """Vehicle -> lane -> seconds, as of the last time that it was seen there."""
 
-    def on(self, lane: str) -> float:
-        """Vehicle seconds that the vehicles on a lane have waited there."""
-        accumulated_s = self._connection.api.vehicle.getAccumulatedWaitingTime
-        total_s = 0.0
-        for vehicle in self._connection.api.lane.getLastStepVehicleIDs(lane):
-            by_lane = self._by_lane.get(vehicle)
-            waited_s = accumulated_s(vehicle)
-            if by_lane is None or (len(by_lane) == 1 and lane in by_lane):
-                self._by_lane[vehicle] = {lane: waited_s}
-            else:
-                # in sumo-rl's order of operations, so that the sums are equal to the last bit
-                waited_s -= sum([seconds for other, seconds in by_lane.items() if other != lane])
-                by_lane[lane] = waited_s
-            total_s += waited_s
-        return total_s
+    def on(self, lanes: Sequence[str]) -> list[float]:
+        """By lane, vehicle seconds that its vehicles have waited there."""
+        api = self._connection.api
+        accumulated_s, vehicles_on = api.vehicle.getAccumulatedWaitingTime, api.lane.getLastStepVehicleIDs
+        of_vehicle, totals_s = self._by_lane, []
+        for lane in lanes:
+            total_s = 0.0
+            for vehicle in vehicles_on(lane):
+                by_lane = of_vehicle.get(vehicle)
+                waited_s = accumulated_s(vehicle)
+                if by_lane is None:
+                    of_vehicle[vehicle] = {lane: waited_s}
+                else:
+                    if len(by_lane) > 1 or lane not in by_lane:
+                        # in sumo-rl's order of operations, so that the sums are equal to the last bit
+                        waited_s -= sum([seconds for other, seconds in by_lane.items() if other != lane])
+                    by_lane[lane] = waited_s
+                total_s += waited_s
+            totals_s.append(total_s)
+        return totals_s
 
 
 class TlReadings:
@@ -103,7 +110,7 @@ class TlReadings:
 
     def accumulated_waiting_s(self) -> list[float]:
         """By incoming lane, the time that its vehicles have waited there, in vehicle seconds."""
-        return [self._waiting.on(lane) for lane in self.lanes]
+        return self._waiting.on(self.lanes)
 
     def _vehicle_ids(self, lane: str) -> list[str]:
         return list(self._connection.api.lane.getLastStepVehicleIDs(lane))

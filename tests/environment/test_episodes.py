@@ -330,6 +330,16 @@ def test_gymnasiums_statistics_have_the_summary(single):
     assert step[4]["episode"]["l"] == 12 and step[4]["episode_delay_s"] >= 0 and step[4]["episode_vehicles"] > 0
 
 
+@pytest.mark.parametrize("has_file", [False, True])
+def test_an_episode_without_a_summary_writes_trips_only_if_they_are_asked_for(single, has_file, tmp_path):
+    env = single("SA101", seconds=60, episode_summary=False, tripinfo=tmp_path / "x.xml" if has_file else None)
+    env.reset(seed=1)
+    while not (step := env.step(0))[3]:
+        pass
+    assert not [key for key in step[4] if key.startswith("episode_")]
+    assert [path.name for path in tmp_path.glob("*.xml")] == ["x.xml"] * has_file
+
+
 def test_stable_baselines3s_monitor_has_the_summary(single, tmp_path):
     monitor = pytest.importorskip("stable_baselines3.common.monitor", reason="stable-baselines3 is not installed")
     env = monitor.Monitor(single("SA101", seconds=60), str(tmp_path / "x"), info_keywords=("episode_delay_s",))

@@ -58,6 +58,7 @@ ARGUMENTS = [
     ({"infer_tls": ["SA102"], "infer_model_path": 1}, "infer_model_path = 1 must be a path"),
     ({"infer_tls": ["SA102"], "infer_model_number": True}, "infer_model_number = True must be an integer"),
     ({"tripinfo": 5}, "tripinfo = 5 must be a path"),
+    ({"episode_summary": 1}, "episode_summary = 1 must be True or False"),
     ({"reward": None}, "reward = None must be a function, module:function, or one of"),
     ({"reward": np.zeros(2)}, "reward = .* must be a function, module:function, or one of"),
     ({"floors": ["street"]}, r"floors = \['street'\] must be one of None, street, dialect"),
