@@ -26,6 +26,7 @@ COMMANDS = {
     "serve": ("serving.__main__", "run the embedded server"),
     "predict": ("serving.client.commands:predict", "request a prediction from a served model"),
     "status": ("serving.client.commands:status", "show the served models and versions"),
+    "verify": ("serving.verify_command", "verify the signatures of models"),
     "check": ("controller.check", "compare contracts with the network, without running"),
     "detectors": ("records.atspm.detectors_command", "write detectors (induction loops) for a city's signals"),
     "control": ("controller.__main__", "control a city's signals with served policies"),

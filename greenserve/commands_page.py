@@ -37,6 +37,7 @@ PARSERS = {
     "serve config": "serving.tf_serving.__main__:parser",
     "predict": "serving.client.commands:predict_parser",
     "status": "serving.client.commands:status_parser",
+    "verify": "serving.verify_command:parser",
     "check": "controller.check:parser",
     "detectors": "records.atspm.detectors_command:parser",
     "control": "controller.config:parser",
