@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("evaluation.__main__", "compare served policies with baselines on the same demand"),
     "rollout": ("rollout.__main__", "bring a new model number onto the street, on evidence"),
     "ledger": ("rollout.ledger_command", "show which model number drove which TL, when, and on what evidence"),
+    "card": ("rollout.model_card", "write the card of a model"),
     "serve": ("serving.__main__", "run the embedded server"),
     "predict": ("serving.client.commands:predict", "request a prediction from a served model"),
     "status": ("serving.client.commands:status", "show the served models and versions"),

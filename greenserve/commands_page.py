@@ -33,6 +33,7 @@ PARSERS = {
     "rollout": "rollout.__main__:parser",
     **{f"rollout {name}": "rollout.__main__:request_parser" for name in ROLLOUT_COMMANDS},
     **{f"ledger {name}": "rollout.ledger_command:parser" for name in LEDGER_COMMANDS},
+    "card": "rollout.model_card:parser",
     "serve": "serving.embedded.flags:parser",
     "serve config": "serving.tf_serving.__main__:parser",
     "predict": "serving.client.commands:predict_parser",
