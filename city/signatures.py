@@ -58,6 +58,11 @@ class Signers:
             signature: in DER.
             chain: the signer's certificate, then those that issued it, in DER; empty if the signer has none.
         """
+        if not chain and not self.keys:
+            raise InputError(
+                f"is signed without a certificate, and {self.source} has no public key; add the signer's, or export "
+                "with --certificate"
+            )
         keys = (self.certified_key(chain),) if chain and self.certificates else self.keys
         if not any(_has_signed(key, content, signature) for key in keys):
             raise InputError(f"is not signed by {self.source}: it was changed, or another key has signed it")

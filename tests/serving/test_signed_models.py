@@ -263,7 +263,9 @@ def test_a_key_alone_does_not_stand_for_a_certificate(version, keys, tmp_path):
     signer = pair("signer", extensions=SIGNS)
     trusted = tmp_path / "signer.pem"
     trusted.write_bytes(signer[1])
-    refused(version, Keys(keys.private, trusted), "is not signed by")
+    refused(version, Keys(keys.private, trusted), "is signed without a certificate, and .*signer.pem has no public key")
+    trusted.write_bytes(signer[1] + keys.public.read_bytes())
+    verify(version, Keys(keys.private, trusted))
 
 
 @pytest.mark.parametrize(
