@@ -15,6 +15,7 @@ from city.network import StreetNetwork
 from export import locate, pretrained, traffic_observations
 from export.actors import activations
 from export.locate import Candidate, Search
+from export.saved_model import sign
 from serving.contract import PROBABILITIES, Q_VALUES
 from signals import dialects
 
@@ -48,6 +49,7 @@ class Job:
     """Versions of a TL to keep. `None` means all."""
     observations: Path | None = None
     """Folder of recorded observations for the parity check, TL.npy each."""
+    signer: sign.Signer | None = None
 
 
 def parser(prog: str) -> Parser:
@@ -137,6 +139,7 @@ def parser(prog: str) -> Parser:
         help="leave a version that exists as it is, for an export that is repeated",
     )
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
+    sign.add_flags(parser)
     return parser
 
 
@@ -226,6 +229,7 @@ def prepare(args: argparse.Namespace) -> Job:
         observations=traffic_observations.check_folder(args.observations, tls)
         if args.observations is not None
         else None,
+        signer=sign.signer(args),
     )
 
 

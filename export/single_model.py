@@ -95,6 +95,8 @@ class TlExport:
             key, version = (job.models_dir, candidate.path), job.models_dir / self.tl / str(self.number)
             if key in _published:
                 publish.link_equal_variables(draft, _published[key])
+            if job.signer is not None:
+                job.signer.sign(draft, self.tl, self.number)  # last: a file that is added later breaks the signature
         _published[key] = version
         widths = " -> ".join(map(str, rebuilt.actor.widths))
         compared = " from the trainer's graph" if rebuilt.reference_model else ""

@@ -1,6 +1,7 @@
 """`greenserve record certify`: digests of a run's files, its replay's verdict, and who commanded it, for an auditor."""
 
 import argparse
+import base64
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from jinja2 import Template
 
 from city import program, signatures, whole_files
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from city.sumo_files import time_text
 from city.version import VERSION
 from controller.recording.sentences import action_sentence, command_sentence
@@ -168,8 +169,9 @@ def _check(args: argparse.Namespace) -> int:
 def _check_signature(path: Path, content: bytes, public_key: Path) -> None:
     """Raises InputError unless the certificate is signed by the key."""
     try:
-        signature = _signature_of(path).read_text(encoding="ascii").strip()
+        signature = base64.b64decode(_signature_of(path).read_text(encoding="ascii"))
     except (OSError, ValueError):
         raise InputError(f"{_signature_of(path)}: cannot be read; ask for the signature beside {path.name}") from None
-    if not signatures.verify(content, signature, public_key):
-        raise InputError(f"{path}: is not signed by {public_key}: it was changed, or another key has signed it")
+    signers = signatures.Signers.read(public_key)
+    with errors_about(path):
+        signers.check(content, signature)

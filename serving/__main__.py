@@ -1,4 +1,4 @@
-"""`python -m serving`: the embedded server, and the subcommands `predict`, `status` and `config`."""
+"""`python -m serving`: the embedded server, and the subcommands `predict`, `status`, `verify` and `config`."""
 
 import sys
 
@@ -7,6 +7,7 @@ from city import program
 SUBCOMMANDS = {
     "predict": "serving.client.commands:predict",
     "status": "serving.client.commands:status",
+    "verify": "serving.verify_command",
     "config": "serving.tf_serving.__main__",
 }
 

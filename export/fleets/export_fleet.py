@@ -22,8 +22,9 @@ from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
-from export.saved_model import actor_file, manifest, meta_graph, publish, read, verify, warmup
+from export.saved_model import actor_file, manifest, meta_graph, publish, read, sign, verify, warmup
 from protos import policy_pb2 as pb
+from serving import signed_models
 from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class FleetJob:
     """Versions of the fleet to keep. `None` means all."""
     skip_existing: bool = False
     """Leave the newest version as it is if it holds the newest versions of the TLs."""
+    signer: sign.Signer | None = None
 
 
 def main(argv: list[str], prog: str = "python -m export fleet") -> int:
@@ -93,6 +95,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)"
     )
+    sign.add_flags(parser)
     return parser
 
 
@@ -143,7 +146,16 @@ def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_
             tl = names.canonical(requested)
             raise InputError(f"{tl} has no model under {models_dir}; export it first (greenserve export --tl {tl})")
     tls = tuple(names.select(tl_values, available, "--tl"))
-    return FleetJob(name, tls, models_dir, args.model_number, args.overwrite, args.keep, args.skip_existing)
+    return FleetJob(
+        name,
+        tls,
+        models_dir,
+        args.model_number,
+        args.overwrite,
+        args.keep,
+        args.skip_existing,
+        sign.signer(args),
+    )
 
 
 def _exported_tls(models_dir: Path) -> list[str]:
@@ -192,6 +204,9 @@ def export(job: FleetJob) -> str:
     if job.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
         return f"{job.name}: version {newest} holds the newest versions of its {len(job.tls)} TLs; left as it is"
     publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
+    if job.signer is not None:
+        for tl, folder in single_models.items():
+            signed_models.verify(folder, tl, int(folder.name), job.signer.signers)
     contracts, members = _read_members(single_models)
     groups = fleet_graph.group_members(members)
     contract = _contract(job.name, number, groups, contracts, single_models)
@@ -210,6 +225,8 @@ def export(job: FleetJob) -> str:
             for group in groups
         ]
         manifest.write_fleet(draft, contract, single_models, recorded_groups, results)
+        if job.signer is not None:
+            job.signer.sign(draft, job.name, number)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
         f"{job.name}: {len(members)} TLs -> {home / str(number)} "

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from city import pem
 from city.errors import InputError
+from city.signatures import Signers
 from protos import model_server_config_pb2 as config_pb
 from serving.embedded import text_proto
 from serving.embedded.models.manager import LoadOptions
@@ -69,6 +70,8 @@ class ServerConfig:
     rest: RestConfig | None = None
     allow_any_operation: bool = False
     """Load models with operations that are not in `serving.graph_operations`, such as reading files, too."""
+    signers: Signers | None = None
+    """Load only versions that one of them has signed; None: any."""
     reload_rpc: bool = True
     """Answer HandleReloadConfigRequest."""
     models_root: Path | None = None

@@ -9,6 +9,7 @@ from city import config as city_config
 from city import logs
 from city.arguments import CITY_FILE, Parser, host_and_port
 from city.errors import InputError
+from city.signatures import Signers
 from city.version import VERSION
 from protos.model_server_config_pb2 import SSLConfig
 from serving.client.channel import MAX_MESSAGE_BYTES
@@ -109,6 +110,13 @@ def parser(prog: str) -> Parser:
         "--allow_any_operation",
         False,
         "also load models that do more than an actor, such as reading files; only for trusted models",
+    )
+    parser.add_argument(
+        "--require_signed_by",
+        type=_path,
+        metavar="FILE",
+        help="load only versions that are signed by the owner of one of these public keys (P-256), of one of these "
+        "certificates, or of one that they issued, as PEM (default: all versions)",
     )
     parser.add_argument(
         "--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)"
@@ -294,6 +302,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         health=args.enable_grpc_healthcheck_service,
         rest=_rest(args, ssl),
         allow_any_operation=args.allow_any_operation,
+        signers=None if args.require_signed_by is None else Signers.read(args.require_signed_by),
         reload_rpc=args.enable_reload_config_request,
         models_root=args.models_root,
         max_message_bytes=min(args.grpc_max_message_mb << 20, MAX_MESSAGE_BYTES),

@@ -7,6 +7,7 @@ The path of a call: rpc/grpc_method -> rpc/<name> -> models/manager (which versi
 import functools
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
+from serving import signed_models
 from serving.client.channel import MAX_UNIX_PATH_BYTES
 from serving.embedded import exposure
 from serving.embedded.certificate_file import CertificateFile, certificates
@@ -30,6 +32,7 @@ from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.servable import LoadError
 from serving.embedded.rest.server import RestServer
 from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
@@ -100,7 +103,19 @@ class Server:
         """Port of the REST API; 0 without one."""
         return self._rest.port if self._rest else 0
 
-    def _load(self, path: Path) -> Session:
+    def _load(self, name: str, path: Path) -> Session:
+        signers = self._config.signers
+        if signers is None:
+            return self._load_folder(path)
+        with tempfile.TemporaryDirectory(prefix="greenserve-model-") as copy:
+            try:
+                # load the copy: the files themselves could change between their verification and their load
+                signed_models.verify(path, name, int(path.name), signers, Path(copy))
+                return self._load_folder(Path(copy))
+            except (InputError, LoadError) as error:
+                raise LoadError(str(error).replace(copy, str(path))) from None
+
+    def _load_folder(self, path: Path) -> Session:
         session = Session(path, self._config.allow_any_operation)
         if self._config.warm_up:
             warm_up(path, session)

@@ -15,6 +15,7 @@ from export import config as export_config
 from export.fleets import export_fleet
 from serving.tf_serving.__main__ import _parse as parse_serve_config
 from serving.tf_serving.config_files import GRPC_PORT, REST_PORT
+from serving.verify_command import parser as verify_parser
 from tests.conftest import GRID, ROOT
 
 CITY_MOUNT = "${CITY:-./examples/grid}:/city:ro"
@@ -30,11 +31,18 @@ def services(compose):
     return compose["services"]
 
 
-def test_compose_file_matches_the_specifications_schema(compose):
+@pytest.fixture(scope="module")
+def signed():
+    """What compose.signed.yaml adds."""
+    return yaml.safe_load((ROOT / "compose.signed.yaml").read_text())
+
+
+def test_compose_files_match_the_specifications_schema(compose, signed):
     schema = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     loaded = json.loads(schema.read_text())
     validator = jsonschema.validators.validator_for(loaded)(loaded)
     validator.validate(compose)
+    validator.validate(signed)
     with pytest.raises(jsonschema.ValidationError):
         validator.validate({**compose, "services": {"sumo": {"imgae": "x"}}})
 
@@ -101,7 +109,7 @@ def test_programs_accept_their_arguments(services):
     assert sumo["num-clients"] == "1"
     assert sumo["configuration-file"] == "/city/${SUMOCFG:-grid.sumocfg}"
     script = services["export"]["command"][0].strip()
-    first = r"greenserve export (.*) \$\{EXPORT_FLAGS:-\} && greenserve fleet (.*) && "
+    first = r"greenserve export (.*) \$\{EXPORT_FLAGS:-\} \$\$SIGN_FLAGS && greenserve fleet (.*) \$\$SIGN_FLAGS && "
     export, fleet, serve = re.fullmatch(
         first + r"\{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \}", script
     ).groups()
@@ -117,6 +125,24 @@ def test_programs_accept_their_arguments(services):
         "/models",
         "/config",
     )
+
+
+def test_servers_start_after_their_models_are_verified(signed, services):
+    verify, flags = signed["services"]["verify"], signed["services"]["export"]["environment"]["SIGN_FLAGS"].split()
+    done = {"condition": "service_completed_successfully"}
+    assert signed["services"]["tf-serving"]["depends_on"] == {"verify": done} and verify["depends_on"] == {
+        "export": done
+    }
+    assert verify["image"] == services["controller"]["image"] and verify["entrypoint"] == ["greenserve", "verify"]
+    args = verify_parser("greenserve verify").parse_args(verify["command"])
+    mounts = {
+        volume.rsplit(":", 2)[1]
+        for service in ("export", "verify")
+        for volume in signed["services"][service]["volumes"]
+    }
+    key = export_config.parser("export").parse_args(["--tl=all", *flags]).sign
+    assert {str(key), str(args.signed_by), "/models", str(args.model_config_file.parent)} == mounts
+    assert all(volume.endswith(":ro") for volume in verify["volumes"]) and verify["read_only"] and "mem_limit" in verify
 
 
 def test_modes_of_operators_outlive_the_controllers_container(services):

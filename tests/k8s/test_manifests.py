@@ -17,11 +17,12 @@ from export.__main__ import main as export
 from export.fleets import export_fleet
 from serving.tf_serving.__main__ import main as serve_config
 from serving.tf_serving.config_files import FLAGS, METRICS_PATH
+from serving.verify_command import parser as verify_parser
 from tests.conftest import GRID, ROOT
 from tests.k8s.json_schema import validate, validator
 
 K8S = ROOT / "k8s"
-RENDERED = ("base", "overlays/single", "overlays/city", "overlays/kserve", "overlays/street")
+RENDERED = ("base", "overlays/single", "overlays/city", "overlays/kserve", "overlays/street", "overlays/signed")
 CUSTOM = {
     "ServiceMonitor": "monitoring.coreos.com_v1_ServiceMonitor",
     "PrometheusRule": "monitoring.coreos.com_v1_PrometheusRule",
@@ -268,6 +269,26 @@ def test_controller_accepts_its_arguments(folder):
         parsed.models.server == "tf-serving:8500" and parsed.models.version == "stable" and len(parsed.infer_tls) == 8
     )
     assert parsed.models.server.partition(":")[0] in named(documents, "Service")
+
+
+def test_servers_start_after_their_models_are_verified():
+    documents = render("overlays/signed")
+    (verify,) = pods(documents)["Deployment", "tf-serving"]["spec"]["initContainers"]
+    assert verify["command"] == ["greenserve", "verify"]
+    args = verify_parser("greenserve verify").parse_args(verify["args"])
+    server = container(documents, "tf-serving")
+    for path in (args.model_config_file, args.signed_by):
+        assert str(path.parent) in [mount["mountPath"] for mount in verify["volumeMounts"]]
+    assert {"name": "models", "mountPath": "/models", "readOnly": True} in verify["volumeMounts"]
+    assert all(mount in verify["volumeMounts"] for mount in server["volumeMounts"])
+    how = (K8S / "signing" / "kustomization.yaml").read_text()
+    for workload in ("Job", "CronJob"):
+        spec = pods(documents)[workload, "export"]["spec"]
+        for each in (*spec["initContainers"], *spec["containers"]):
+            assert each["args"][-1] == "--sign=/signing/key.pem", each["name"]
+        secrets = {volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
+        assert secrets == {"model-signing-key"} and "secret generic model-signing-key --from-file=key.pem" in how
+    assert f"secret generic model-signers --from-file={args.signed_by.name}" in how
 
 
 def with_city(arguments, city):

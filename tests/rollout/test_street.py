@@ -129,7 +129,7 @@ def test_a_reload_that_hangs_ends_by_its_deadline_and_the_file_is_put_back(setti
     released = threading.Event()
     with running(settings) as server, street_of(server, tmp_path) as street:
         load = server.manager.load
-        monkeypatch.setattr(server.manager, "load", lambda path: released.wait(20) and load(path))
+        monkeypatch.setattr(server.manager, "load", lambda *args: released.wait(20) and load(*args))
         before = in_file(tmp_path)
         with pytest.raises(ProgramFailed):
             street.serve({"SA104": BOTH})

@@ -10,14 +10,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from serving.client.tls_files import TlsFiles
 
 
-def pair(name, authority=None, valid=datetime.timedelta(days=1)):
-    """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority; `valid`: from now on."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def pair(name, authority=None, valid=datetime.timedelta(days=1), extensions=(), is_authority=None, curve=ec.SECP256R1):
+    """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority.
+
+    `valid`: from now on; `extensions`: further ones; `is_authority`: default: if it is self-signed.
+    """
+    key = ec.generate_private_key(curve())
+    is_authority = authority is None if is_authority is None else is_authority
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     issuer = authority[3].subject if authority else subject
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -26,9 +30,15 @@ def pair(name, authority=None, valid=datetime.timedelta(days=1)):
         .not_valid_before(now - datetime.timedelta(days=2))
         .not_valid_after(now + valid)
         .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
-        .sign(authority[2] if authority else key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+    if authority:
+        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority[2].public_key())
+        builder = builder.add_extension(issuer_key, critical=False)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    certificate = builder.sign(authority[2] if authority else key, hashes.SHA256())
     key_pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -298,7 +298,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path, error):
     file = write_garbage(tmp_path / "a" / "1")
     attempts = []
 
-    def load(path):
+    def load(_name, path):
         attempts.append(path)
         raise error
 
@@ -321,7 +321,7 @@ def test_models_are_loaded_concurrently(tmp_path):
         write_garbage(tmp_path / name / "1")
     barrier = threading.Barrier(4)
 
-    def load(path):
+    def load(_name, path):
         barrier.wait(20)  # passes with four concurrent loads only
         return path
 

@@ -270,7 +270,7 @@ def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
         shutil.copytree(models / MODEL / "1", models / MODEL / version)
     seen = []
 
-    def load(path):
+    def load(_name, path):
         seen.append({status.version: status.state for status in manager.states(wire.ModelSpec(name=MODEL))})
         return object()
 

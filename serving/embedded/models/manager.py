@@ -96,7 +96,7 @@ class ModelManager:
 
     def __init__(
         self,
-        load: Callable[[Path], Servable],
+        load: Callable[[str, Path], Servable],
         stopping: threading.Event,
         loading: LoadOptions | None = None,
         metrics: ServerMetrics | None = None,
@@ -104,7 +104,8 @@ class ModelManager:
         """Start without models.
 
         Args:
-            load: loads a version's folder. Raises LoadError; any other exception is logged with its traceback.
+            load: loads a version's folder as a version of the model of this name. Raises LoadError; any other
+                exception is logged with its traceback.
             stopping: once it is set, no further version is loaded.
             loading: threads and retries.
             metrics: counts loads.
@@ -243,7 +244,7 @@ class ModelManager:
         if not is_served:
             self._set_state(model, version, wire.ModelVersionStatus.LOADING)
         try:
-            servable = self.load(version_files.folder_of(files))
+            servable = self.load(name, version_files.folder_of(files))
         except Exception as error:
             if not isinstance(error, LoadError):
                 log.exception("loading version %d of %s failed unexpectedly", version, name)

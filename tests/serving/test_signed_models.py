@@ -1,0 +1,342 @@
+"""Signatures of models: whose are accepted, and that a version is the one that was signed, for its TL and number."""
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from city.errors import InputError
+from city.signatures import Signers
+from serving import signed_models
+from serving.__main__ import main
+from tests.conftest import ROOT
+from tests.error_lines import assert_refused
+from tests.serving.certificates import pair
+from tests.serving.signed_versions import Keys, edit, purpose, sign, usage, write_keys, write_version
+
+EXPIRED = datetime.timedelta(seconds=-1)
+library = pytest.importorskip("model_signing", reason="signs the models of these tests; install greenserve[signing]")
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return write_keys(tmp_path)
+
+
+@pytest.fixture
+def version(tmp_path, keys):
+    """A signed version, models/SA101/3."""
+    folder = write_version(tmp_path / "models" / "SA101" / "3")
+    sign(folder, keys)
+    return folder
+
+
+def verify(version, keys, tl="SA101", number=3, copy_to=None):
+    signed_models.verify(version, tl, number, Signers.read(keys.public), copy_to)
+
+
+def refused(version, keys, match, **arguments):
+    with pytest.raises(InputError, match=match) as error:
+        verify(version, keys, **arguments)
+    assert str(error.value).startswith(f"{version}: ")
+
+
+def test_a_signed_version_is_verified_by_us_and_by_model_signing(version, keys):
+    verify(version, keys)
+    config = library.verifying.Config().use_elliptic_key_verifier(public_key=keys.public)
+    config.verify(version, version / "model.sig")
+
+
+def test_what_model_signings_command_has_signed_is_verified(version, keys):
+    (version / "model.sig").unlink()
+    command = [sys.executable, "-m", "model_signing", "sign", "key", version, "--private_key", keys.private]
+    subprocess.run([*command, "--signature", version / "model.sig"], check=True, cwd=ROOT)
+    verify(version, keys)
+
+
+def test_signature_does_not_fit_another_tl_or_number(version, keys):
+    refused(version, keys, "is signed as model 3 of SA101, not 3 of SA102", tl="SA102")
+    refused(version, keys, "is signed as model 3 of SA101, not 4 of SA101", number=4)
+
+
+def test_files_that_model_signing_ignores_are_signed_too(version, keys):
+    (version / ".gitignore").write_text("x")
+    sign(version, keys)
+    verify(version, keys)
+
+
+def remove(name):
+    return lambda version: (version / name).unlink()
+
+
+def put(name, content="x"):
+    return lambda version: (version / name).write_text(content)
+
+
+def link(version):
+    (version / "saved_model.pb").rename(version.parent / "moved.pb")
+    (version / "saved_model.pb").symlink_to(version.parent / "moved.pb")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (remove("model.sig"), "is not signed: model.sig is missing"),
+        (remove("variables/variables.data-00000-of-00001"), "variables.data-00000-of-00001 missing.*half copied"),
+        (put("variables/variables.index"), "variables/variables.index was changed after it was signed"),
+        (put("assets.extra/policy.json", "{}"), "policy.json was changed after"),
+        (put("assets.extra/tf_serving_warmup_requests"), "tf_serving_warmup_requests added after it was signed"),
+        (put(".gitattributes"), ".gitattributes added after"),
+        (link, "saved_model.pb is not a regular file"),
+        (lambda version: os.mkfifo(version / "fifo"), "fifo is not a regular file"),
+        (shutil.rmtree, "is not signed"),
+    ],
+)
+def test_a_version_that_was_changed_is_refused(version, keys, change, message):
+    change(version)
+    refused(version, keys, message)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "x", "{}", "[]", "1", '{"dsseEnvelope": [], "verificationMaterial": 3}', "[" * 9999]
+)
+def test_a_signature_that_is_garbage_is_refused_in_one_line(version, keys, content):
+    (version / "model.sig").write_text(content)
+    refused(version, keys, "model.sig is not a signature of model-signing")
+
+
+def test_every_byte_of_a_signature_that_is_cut_off_is_missed(version, keys):
+    content = (version / "model.sig").read_bytes()
+    for size in range(0, len(content), 97):
+        (version / "model.sig").write_bytes(content[:size])
+        refused(version, keys, "model.sig is not a signature")
+
+
+def test_a_signature_by_another_key_is_refused(version, keys, tmp_path):
+    refused(version, write_keys(tmp_path, "other"), "is not signed by .*other.public.pem")
+    both = tmp_path / "both.pem"
+    both.write_bytes(write_keys(tmp_path, "next").public.read_bytes() + keys.public.read_bytes())
+    verify(version, Keys(keys.private, both))
+
+
+def test_a_statement_that_was_changed_or_is_of_another_kind_is_refused(version, keys):
+    def retarget(_, statement):
+        statement["subject"][0]["name"] = "SA102/3"
+
+    def rename_type(_, statement):
+        statement["predicateType"] = "https://example.org/other"
+
+    def shorten(_, statement):
+        statement["predicate"]["resources"][0]["algorithm"] = "sha1"
+
+    original = (version / "model.sig").read_bytes()
+    for change, private_key, message in (
+        (lambda *_: None, keys.private, None),
+        (retarget, None, "is not signed by"),
+        (rename_type, keys.private, "is not a signature of model-signing"),
+        (shorten, keys.private, "is not a signature of model-signing"),
+        (lambda bundle, _: bundle["dsseEnvelope"].update(signatures=[]), None, "is not a signature of model-signing"),
+    ):
+        (version / "model.sig").write_bytes(original)
+        edit(version, change, private_key)
+        if message is None:
+            verify(version, keys)
+        else:
+            refused(version, keys, message)
+
+
+def test_the_copy_holds_the_verified_bytes(version, keys, tmp_path):
+    copy = tmp_path / "copy"
+    verify(version, keys, copy_to=copy)
+    names = {path.relative_to(version) for path in version.rglob("*") if path.is_file()}
+    assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == {
+        name for name in names if name.name != "model.sig"
+    }
+    assert all((copy / name).read_bytes() == (version / name).read_bytes() for name in names if (copy / name).exists())
+
+
+def certified(folder, chain, listed, signs_with=None):
+    """Sign models/SA101/3 with the first certificate of a chain; returns the version, and its listed signers."""
+    key, certificate, trusted = folder / "signer.pem", folder / "chain.pem", folder / "trusted.pem"
+    key.write_bytes((signs_with or chain[0])[0])
+    certificate.write_bytes(b"".join(each[1] for each in chain))
+    trusted.write_bytes(b"".join(each[1] for each in listed))
+    version = write_version(folder / "models" / "SA101" / "3")
+    config = library.signing.Config().use_certificate_signer(
+        private_key=key, signing_certificate=certificate, certificate_chain=[certificate]
+    )
+    hashing = library.hashing.Config().set_ignored_paths(paths=["model.sig"])
+    config.set_hashing_config(hashing).sign(version, version / "model.sig")
+    return version, Keys(key, trusted)
+
+
+SIGNS = (usage(), purpose("CODE_SIGNING"))
+
+
+def test_signers_are_accepted_by_their_authority_and_by_their_own_certificate(tmp_path):
+    authority = pair("authority")
+    issuer = pair("issuer", authority, extensions=[usage(issues=True)], is_authority=True)
+    signer = pair("signer", issuer, extensions=SIGNS)
+    for k, listed in enumerate((authority, issuer, signer)):
+        (tmp_path / str(k)).mkdir()
+        version, keys = certified(tmp_path / str(k), [signer, issuer], [listed])
+        verify(version, keys)
+        config = library.verifying.Config().use_certificate_verifier(
+            certificate_chain=[tmp_path / str(k) / "trusted.pem"]
+        )
+        if listed is authority:
+            config.verify(version, version / "model.sig")
+
+
+def test_an_expired_signer_is_refused_though_model_signing_accepts_it(tmp_path):
+    authority = pair("authority")
+    version, keys = certified(tmp_path, [pair("signer", authority, EXPIRED, SIGNS)], [authority])
+    config = library.verifying.Config().use_certificate_verifier(certificate_chain=[keys.public])
+    config.verify(version, version / "model.sig")
+    refused(version, keys, "certificate of its signer is not valid.*sign with a valid certificate")
+
+
+def test_a_chain_with_an_expired_or_foreign_authority_is_refused(tmp_path):
+    expired, other = pair("authority", valid=EXPIRED), pair("authority")
+    for k, (issuer, listed) in enumerate(((expired, expired), (pair("authority"), other))):
+        (tmp_path / str(k)).mkdir()
+        version, keys = certified(tmp_path / str(k), [pair("signer", issuer, extensions=SIGNS)], [listed])
+        refused(version, keys, "certificate of its signer is not valid")
+
+
+@pytest.mark.parametrize(
+    ("extensions", "reason"),
+    [
+        ((usage(),), None),
+        (SIGNS, None),
+        ((), "missing required extension"),
+        ((usage(signs=False), purpose("CODE_SIGNING")), "lacks digitalSignature"),
+        ((usage(), purpose("SERVER_AUTH")), "lacks codeSigning"),
+    ],
+)
+def test_a_certificate_must_be_one_for_signatures(tmp_path, extensions, reason):
+    authority = pair("authority")
+    version, keys = certified(tmp_path, [pair("signer", authority, extensions=extensions)], [authority])
+    if reason is None:
+        verify(version, keys)
+    else:
+        refused(version, keys, reason)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "is_authority", "reason"),
+    [
+        ((usage(issues=True),), True, None),
+        ((), True, None),
+        ((usage(),), True, "lacks keyCertSign"),
+        ((usage(issues=True),), False, "not valid"),
+    ],
+)
+def test_only_an_authority_issues_certificates(tmp_path, extensions, is_authority, reason):
+    authority = pair("authority")
+    issuer = pair("issuer", authority, extensions=extensions, is_authority=is_authority)
+    version, keys = certified(tmp_path, [pair("signer", issuer, extensions=SIGNS), issuer], [authority])
+    if reason is None:
+        verify(version, keys)
+    else:
+        refused(version, keys, reason)
+
+
+def test_a_certified_key_that_is_not_p256_is_refused(tmp_path):
+    authority = pair("authority")
+    version, keys = certified(tmp_path, [pair("signer", authority, extensions=SIGNS, curve=ec.SECP384R1)], [authority])
+    refused(version, keys, "is not a key of the curve P-256")
+
+
+def test_a_certificate_in_a_signature_does_not_make_its_key_accepted(tmp_path):
+    """The chain comes with the model: anyone can put one there."""
+    version, keys = certified(tmp_path, [pair("signer", extensions=SIGNS)], [pair("signer", extensions=SIGNS)])
+    refused(version, keys, "certificate of its signer is not valid")
+    refused(version, write_keys(tmp_path), "is not signed by")
+
+
+def test_a_key_alone_does_not_stand_for_a_certificate(version, keys, tmp_path):
+    signer = pair("signer", extensions=SIGNS)
+    trusted = tmp_path / "signer.pem"
+    trusted.write_bytes(signer[1])
+    refused(version, Keys(keys.private, trusted), "is signed without a certificate, and .*signer.pem has no public key")
+    trusted.write_bytes(signer[1] + keys.public.read_bytes())
+    verify(version, Keys(keys.private, trusted))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"x", "is not PEM"),
+        (pair("key")[0], "holds no public key and no certificate"),
+        (
+            b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+            "has a key or certificate that cannot be read",
+        ),
+        (
+            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            "has a key or certificate that cannot be read",
+        ),
+    ],
+)
+def test_a_file_of_signers_that_cannot_be_used_is_named(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "signers.pem").write_bytes(content)
+    with pytest.raises(InputError, match=f"signers.pem: {message}"):
+        Signers.read(tmp_path / "signers.pem")
+
+
+def test_a_public_key_of_another_curve_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"wide\.public\.pem: is not a key of the curve P-256"):
+        Signers.read(write_keys(tmp_path, "wide", ec.SECP384R1).public)
+
+
+def verified(capsys, *arguments, code=0):
+    assert main(["verify", *map(str, arguments)], "greenserve") == code
+    return capsys.readouterr()
+
+
+def test_command_verifies_versions_and_folders_of_models(version, keys, capsys):
+    other = write_version(version.parents[1] / "SA102" / "7", "SA102", 7)
+    sign(other, keys, "SA102", 7)
+    for folders, count in (([version], 1), ([version.parent], 1), ([version.parents[1]], 2), ([version, other], 2)):
+        out = verified(capsys, *folders, "--signed-by", keys.public).out.splitlines()
+        assert len(out) == count and out[0] == f"SA101: {version} is signed by {keys.public}"
+
+
+def test_command_names_a_refused_version_and_verifies_the_others(version, keys, capsys):
+    shutil.copytree(version, version.parents[1] / "SA102" / "3")
+    shutil.copytree(version, version.parents[1] / "SA100" / "3")
+    printed = verified(capsys, version.parents[1], "--signed-by", keys.public, code=2)
+    assert len(printed.err.splitlines()) == 2 and f"SA101: {version}" in printed.out
+    assert f"error: {version.parents[1] / 'SA100' / '3'}: is signed as model 3 of SA101" in printed.err
+
+
+def test_command_verifies_what_a_server_would_load_under_its_names(version, keys, capsys, tmp_path):
+    write_version(version.parent / "4", number=4)
+    file = tmp_path / "models.config"
+    entry = 'model_config_list {{ config {{ name: "{}" base_path: "{}" model_platform: "tensorflow" {} }} }}'
+    pinned = "model_version_policy { specific { versions: 3 } }"
+    for name, policy, code in (("SA101", pinned, 0), ("SA101", "", 2), ("SA102", pinned, 2)):
+        file.write_text(entry.format(name, version.parent, policy))
+        verified(capsys, "--model_config_file", file, "--signed-by", keys.public, code=code)
+    file.write_text(entry.format("SA101", tmp_path / "none", ""))
+    assert (
+        "no version to serve" in verified(capsys, "--model_config_file", file, "--signed-by", keys.public, code=2).err
+    )
+
+
+def test_command_needs_models_that_exist(keys, capsys, tmp_path):
+    for arguments, message in (
+        ([], "pass the models' folders, or --model_config_file"),
+        (["models", "--model_config_file", "f"], "pass the models' folders, or"),
+        ([tmp_path], "holds no version of a model"),
+        ([tmp_path / "none" / "3"], "holds no version of a model"),
+    ):
+        assert main(["verify", *map(str, arguments), "--signed-by", str(keys.public)], "greenserve") == 2
+        assert_refused(capsys, message)
