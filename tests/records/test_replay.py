@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
@@ -515,12 +514,6 @@ def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, refu
     assert "pass --run with one of them" in refused(three_files)
     assert main([str(three_files), "--run", "other"]) == 0
     assert "bit for bit the same" in capsys.readouterr().out
-
-
-def test_replay_without_the_extra_names_it(sample, monkeypatch, refused):
-    monkeypatch.setitem(sys.modules, "mcap", None)
-    message = "error: records need the package mcap; install greenserve[record]"
-    assert refused("replay", sample, command=greenserve) == message
 
 
 def test_attachments_are_never_written_under_their_names(sample, tmp_path):
