@@ -45,6 +45,7 @@ REFERENCE = MAX_PRESSURE
 FIRST_SEED = 2_000_000
 """Seed of the first street. Trainings use the streets from 0, evaluations those from 1,000,000."""
 STREETS = 60
+"""Default of the number of synthetic streets."""
 SEEDS = 2
 """Simulations of a street, with other vehicles at the same demand: a gridlock comes with one and not with another."""
 SEED_STEP = 100_000_000

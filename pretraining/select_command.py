@@ -9,6 +9,7 @@ from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED, print_line
 from export.checkpoints.phase_networks import SUFFIX
+from pretraining.gate import STREETS
 from pretraining.selection import NetworkSelection, state_file
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
@@ -32,7 +33,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".policy files of pretrain train")
     flags.add_seconds(parser, f"simulated time of a street (default: {SECONDS:g})", SECONDS)
     flags.add_workers(parser)
-    flags.add_count(parser, "--gate-streets", 1, "synthetic streets of the gate, beside the plain ones", 60)
+    flags.add_count(parser, "--gate-streets", 1, "synthetic streets of the gate, beside the plain ones", STREETS)
     add_results(parser)
     return parser
 

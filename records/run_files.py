@@ -112,15 +112,9 @@ def _of_one_run(folder: Path, files: list[RunFile], unreadable: list[str], run: 
     runs = {file.city.run: file.city.begin_unix_ns for file in files}
     matching = [each for each in runs if each.startswith(run or "")]
     if len(matching) != 1:
-        if run is None:
-            remedy = "pass --run with one of them"
-        elif matching:
-            remedy = f"several of them begin with {run}: pass more of the id"
-        else:
-            remedy = f"none of them begins with {run}"
         in_order = sorted(runs, key=lambda each: (runs[each], each))
         found = ", ".join(f"{each} (begun {wall_text(runs[each])})" for each in in_order)
-        raise InputError(f"{folder}: has files of the runs {found}; {remedy}")
+        raise InputError(f"{folder}: has files of the runs {found}; pass --run with the begin of one id alone")
     return [file for file in files if file.city.run == matching[0]]
 
 

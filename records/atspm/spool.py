@@ -61,9 +61,7 @@ class Series(Generic[T]):
 
     @property
     def newest(self) -> T | None:
-        """The item that was added last; None if there is none."""
-        if not self._tail and self._places and self._spool is not None:
-            self._tail = self._spool.read(self._places.pop())
+        """The item that was added last; None if there is none in memory."""
         return self._tail[-1] if self._tail else None
 
     def append(self, item: T) -> None:
@@ -74,9 +72,7 @@ class Series(Generic[T]):
             del self._tail[:CHUNK_ITEMS]
 
     def remove_newest(self) -> None:
-        """Remove the item that was added last. Raises IndexError if there is none."""
-        if self.newest is None:
-            raise IndexError("the series is empty")
+        """Remove the item that was added last. Raises IndexError if there is none in memory."""
         self._tail.pop()
 
     def __iter__(self) -> Iterator[T]:

@@ -35,7 +35,6 @@ class Chunks:
         self._schemas: list[dict[int, str]] = [{} for _ in paths]
         self._cache: OrderedDict[tuple[Place, int], tuple[Chunk, int]] = OrderedDict()
         self._cached_bytes = 0
-        self._lost: set[str] = set()
         self.losses = Losses()
         """Losses of what has been read so far."""
         self.reads = 0
@@ -73,12 +72,6 @@ class Chunks:
         following = sum(1 for _ in takewhile(lambda size: size <= max_bytes, islice(sizes, 1, None)))
         return self._first_ns[newest - following]
 
-    def lose(self, text: str) -> None:
-        """Note what could not be read, once."""
-        if text not in self._lost:
-            self._lost.add(text)
-            self.losses.add(text)
-
     def _find(self, file: int) -> list[Place]:
         path, losses = self._paths[file], Losses()
         try:
@@ -88,7 +81,7 @@ class Chunks:
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}; name a file that can be read") from None
         if losses:
-            self.lose(f"{path.name}: {losses}")
+            self.losses.add(f"{path.name}: {losses}")
         self._take(file, mcap.names)
         # without an index, the first chunk that can be read has the names of channels
         for place in places:
@@ -110,9 +103,9 @@ class Chunks:
             with path.open("rb") as stream:
                 chunk = self._take(file, read_record(stream, place))
         except DamagedRecord as damage:
-            self.lose(f"{path.name}: {damage}")
+            self.losses.add(f"{path.name}: {damage}")
         except OSError as error:
-            self.lose(f"{path.name}: cannot be read: {error.strerror}")
+            self.losses.add(f"{path.name}: cannot be read: {error.strerror}")
         size = sum(MESSAGE_BYTES + len(message.data) for messages in chunk.values() for message in messages)
         self._cache[key] = chunk, size
         self._cached_bytes += size
@@ -127,7 +120,7 @@ class Chunks:
         for item in records:
             if isinstance(item, Message):
                 if item.channel_id not in topics:
-                    self.lose(f"{self._paths[file].name}: the name of channel {item.channel_id} is lost")
+                    self.losses.add(f"{self._paths[file].name}: the name of channel {item.channel_id} is lost")
                 topic = topics.get(item.channel_id)
                 if topic is not None:
                     chunk.setdefault(topic, []).append(item)

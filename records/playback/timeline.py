@@ -90,7 +90,7 @@ class Timeline:
             try:
                 message.ParseFromString(each.data)
             except DecodeError:
-                self.chunks.lose(f"a message of second {each.log_time / NS:g} is damaged")
+                self.chunks.losses.add(f"a message of second {each.log_time / NS:g} is damaged")
                 continue
             yield message
 
