@@ -48,21 +48,21 @@ class Chunks:
     def __len__(self) -> int:
         return len(self._places)
 
-    def before(self, at_ns: int) -> Iterator[Chunk]:
-        """The chunks that begin at a time or before it, the newest first."""
-        return (self._chunk(*self._places[k]) for k in range(bisect_right(self._first_ns, at_ns) - 1, -1, -1))
-
-    def since(self, at_ns: int) -> Iterator[Chunk]:
-        """The chunks that end at a time or after it, in their order."""
-        return (self._chunk(*self._places[k]) for k in range(bisect_left(self._reach_ns, at_ns), len(self._places)))
-
-    def between(self, topic: str, from_ns: int, to_ns: int) -> list[Message]:
-        """The messages of a topic with from_ns <= log_time <= to_ns, in their order."""
-        found: list[Message] = []
-        for k in range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns)):
+    def messages(self, topic: str, from_ns: int, to_ns: int) -> Iterator[Message]:
+        """The messages of a topic with from_ns <= log_time <= to_ns, in their order; chunks are read one by one."""
+        for k in self._numbers(from_ns, to_ns):
             messages = self._chunk(*self._places[k]).get(topic, ())
-            found += [message for message in messages if from_ns <= message.log_time <= to_ns]
-        return found
+            yield from (message for message in messages if from_ns <= message.log_time <= to_ns)
+
+    def messages_back(self, topic: str, from_ns: int, to_ns: int) -> Iterator[Message]:
+        """Those of `messages`, the newest first."""
+        for k in reversed(self._numbers(from_ns, to_ns)):
+            messages = reversed(self._chunk(*self._places[k]).get(topic, ()))
+            yield from (message for message in messages if from_ns <= message.log_time <= to_ns)
+
+    def _numbers(self, from_ns: int, to_ns: int) -> range:
+        """The chunks that begin before the end of a time and end after its begin."""
+        return range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns))
 
     def time_before(self, at_ns: int, max_bytes: int) -> int:
         """The first log_time of the oldest chunk of those that begin before a time and have `max_bytes` together."""
