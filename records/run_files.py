@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from city.errors import InputError
+from city.errors import InputError, os_errors
 from controller.recording.record_writer import SUFFIX
 from protos import record_pb2 as record
 from records.record_reader import RecordedStep, RecordReader, missing_steps, wall_text
 
 REPAIRED_SUFFIX = ".repaired" + SUFFIX
 """A repaired file, which is read in the place of the one beside it."""
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -167,18 +166,8 @@ def chained(files: Sequence[RunFile]) -> list[dict[str, Any]]:
     """
     chain, entries = "", []
     for file in files:
-        digest = _sha256(file.path)
+        with os_errors(f"{file.path}: cannot be read", "copy it again"), file.path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
         chain = hashlib.sha256(f"{chain}{digest}".encode()).hexdigest()
         entries.append({"name": file.path.name, "bytes": file.size_bytes, "sha256": digest, "chain": chain})
     return entries
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; copy it again") from None
-    return digest.hexdigest()

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from city.errors import InputError
+from city.errors import os_errors
 
 CHUNK_ITEMS = 64
 """Items that are written at once; a series keeps up to twice as many."""
@@ -19,35 +19,28 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     def __init__(self) -> None:
         """Raises InputError."""
-        with _errors_as_input_errors():
+        with self._errors():
             self._file = tempfile.TemporaryFile(prefix="greenserve-")  # noqa: SIM115 - closed at the end of the block
 
     def write(self, items: Sequence[Any]) -> int:
         """Write a chunk and return its place. Raises InputError."""
-        with _errors_as_input_errors():
+        with self._errors():
             place = self._file.seek(0, 2)
             pickle.dump(items, self._file, pickle.HIGHEST_PROTOCOL)
             return place
 
     def read(self, place: int) -> Any:
         """A chunk that was written in this process. Raises InputError."""
-        with _errors_as_input_errors():
+        with self._errors():
             self._file.seek(place)
             return pickle.load(self._file)
 
+    @staticmethod
+    def _errors() -> contextlib.AbstractContextManager[None]:
+        return os_errors(f"{tempfile.gettempdir()}: a temporary file cannot be used", "make room there, or set TMPDIR")
+
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-
-@contextlib.contextmanager
-def _errors_as_input_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            f"{tempfile.gettempdir()}: a temporary file cannot be used: {reason}; make room there, or set TMPDIR"
-        ) from None
 
 
 class Series(Generic[T]):

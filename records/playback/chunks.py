@@ -9,7 +9,7 @@ from pathlib import Path
 from mcap.opcode import Opcode
 from mcap.records import Channel, McapRecord, Message, Schema
 
-from city.errors import InputError
+from city.errors import os_errors
 from controller.recording.record_writer import STEP, TL
 from protos import record_pb2 as record
 from records.mcap_file import DamagedRecord, Losses, McapFile, Place, read_record
@@ -74,12 +74,9 @@ class Chunks:
 
     def _find(self, file: int) -> list[Place]:
         path, losses = self._paths[file], Losses()
-        try:
-            with path.open("rb") as stream:
-                mcap = McapFile(stream, losses)
-                places = [place for place in mcap.places() if place.opcode == Opcode.CHUNK]
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}; name a file that can be read") from None
+        with os_errors(f"{path}: cannot be read", "name a file that can be read"), path.open("rb") as stream:
+            mcap = McapFile(stream, losses)
+            places = [place for place in mcap.places() if place.opcode == Opcode.CHUNK]
         if losses:
             self.losses.add(f"{path.name}: {losses}")
         self._take(file, mcap.names)
