@@ -143,7 +143,7 @@ def test_a_trained_policy_is_not_replaced(folder, passing, capsys):
         ("", "the following arguments are required: FILE"),
         ("a.policy ./a.policy", "a.policy is named twice"),
         ("a.policy old.policy", "old.policy: its weights are for other lane features"),
-        ("a.policy --gate-streets 0", "--gate-streets 0 must lie between"),
+        ("a.policy --gate-streets 0", "--gate-streets: 0 must lie between"),
         ("a.policy --keep 2", "unrecognized arguments: --keep 2"),
         ("a.policy --ray 127.0.0.1:1", "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],

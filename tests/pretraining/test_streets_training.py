@@ -176,11 +176,11 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
     [
         (["--streets", "missing"], "no such folder"),
         (["--streets", "empty"], "none of its folders has a street.sumocfg"),
-        (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
+        (["--streets", "synthetic", "--street-count", "0"], "--street-count: 0 must lie between"),
         (["--city", "city.toml"], "unrecognized arguments: --city city.toml"),
         (["--streets", "here", "--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
         (["--networks", "2"], "unrecognized arguments: --networks 2"),
-        (["--episodes", "0"], "--episodes 0 must lie between"),
+        (["--episodes", "0"], "--episodes: 0 must lie between"),
         (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
         (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],

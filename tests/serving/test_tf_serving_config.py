@@ -443,7 +443,7 @@ def test_embedded_server_takes_the_same_files(write, exported, out):
         (("--model", "SA101=1"), "SA101 is in a fleet"),
         (("--model", "SA104=1", "--latest"), "--latest serves the newest versions"),
         (("--latest", "--loaded"), "--loaded moves labels, and --latest writes none"),
-        (("--shards", "0"), "--shards 0 must lie between"),
+        (("--shards", "0"), "--shards: 0 must lie between"),
         (("--shards", "99"), "--shards 99: there are"),
         (("--mounted-at", "models"), "must be an absolute path"),
         (("--tls-key", "key"), "--tls-certificate and --tls-key belong together"),

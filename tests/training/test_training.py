@@ -515,8 +515,8 @@ def test_a_function_of_the_users_own_rewards_in_every_worker(tmp_path, capsys):
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-path", "nowhere"), "there is no model in"),
         (("--infer-tl", "all"), "--infer-tl names every TL"),
         (("--resume",), "no such file, so no training to resume"),
-        (("--episodes", "0"), "--episodes 0 must lie between 1"),
-        (("--seconds", "-1"), "--seconds -1 must be at least 1"),
+        (("--episodes", "0"), "--episodes: 0 must lie between 1"),
+        (("--seconds", "-1"), "--seconds: -1 must lie between 1"),
         (("--learning-rate", "nan"), "--learning-rate nan"),
         (("--hidden-sizes", "64;64"), "--hidden-sizes '64;64' must be"),
         (("--format", "SA101=onnx"), "--format 'SA101=onnx' must be"),
@@ -532,7 +532,7 @@ def test_a_function_of_the_users_own_rewards_in_every_worker(tmp_path, capsys):
             ("--infer-tl", "SA104", "--infer-model", "SA104=1", "--server", "127.0.0.1:1"),
             "--server and --infer-model both name the models",
         ),
-        (("--workers", "0"), "--workers 0"),
+        (("--workers", "0"), "--workers: 0 must"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, tmp_path, capsys):
