@@ -20,7 +20,7 @@ SECONDS = 1200.0
 """Default of the simulated time."""
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m pretraining.select_command") -> int:
+def main(argv: list[str], prog: str) -> int:
     """Select. Exit code: 0; 3 if no network passes the gate; 2 if the input is wrong; 1 if the work fails."""
     return run_resumable(parser(prog), argv, _select, lambda args: [state_file(args.out, args.model_number)])
 

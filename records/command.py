@@ -1,7 +1,5 @@
 """`greenserve record`: read, draw, export and repair the records of `greenserve control --record`."""
 
-import sys
-
 from city.arguments import run_subcommand
 
 SUBCOMMANDS = {
@@ -15,11 +13,7 @@ SUBCOMMANDS = {
 """By name: the module, and the summary."""
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m records.command") -> int:
+def main(argv: list[str], prog: str = "greenserve record") -> int:
     """Run a subcommand and return its exit code."""
     about = "Read, draw, export, certify and repair the records of greenserve control --record."
     return run_subcommand(argv, prog, about, SUBCOMMANDS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
