@@ -1,9 +1,9 @@
 """Argument parsing with one-line InputErrors."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from city import program
@@ -11,6 +11,9 @@ from city.errors import InputError
 from city.sumo_files import seconds, time_hint
 
 CITY_FILE = Path("city.toml")
+MAX_SECONDS = 1e9
+"""Largest simulated time that a flag can ask for."""
+N = TypeVar("N", int, float)
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,6 +75,19 @@ def run_subcommand(
 
     modules = {name: module for name, (module, _) in subcommands.items()}
     return program.run_subcommand(argv, prog, modules, without_subcommand)
+
+
+def bounded(kind: type[N], low: float, high: float) -> Callable[[str], N]:
+    """A flag's type: a number from `low` to `high`; for argparse's `type`."""
+
+    def parse(text: str) -> N:
+        number = kind(text)
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text} must lie between {low:.10g} and {high:.10g}")
+        return number
+
+    parse.__name__ = kind.__name__  # argparse names it for a text that is no number
+    return parse
 
 
 def simulated_second(text: str) -> float:

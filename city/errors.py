@@ -60,6 +60,15 @@ def path_errors_as_input_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def os_errors(message: str, remedy: str) -> Iterator[None]:
+    """Turn OSErrors into an InputError: what cannot be done, the system's reason, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{message}: {error.strerror or error}; {remedy}") from None
+
+
+@contextlib.contextmanager
 def library_errors(
     message: str, kinds: type[Exception] | tuple[type[Exception], ...] = Exception, remedy: str = ""
 ) -> Iterator[None]:

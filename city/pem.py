@@ -9,15 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from city.errors import InputError
+from city.errors import InputError, os_errors
 
 
 def read(path: Path) -> bytes:
     """The content of a PEM file. Raises InputError."""
-    try:
+    with os_errors(f"{path}: cannot be read", "fix its path or permissions"):
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; fix its path or permissions") from None
     if b"-----BEGIN " not in content or not content.isascii():
         raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
     return content

@@ -20,6 +20,12 @@ OWN_PACKAGES = {
     *("city", "controller", "environment", "evaluation", "export", "greenserve", "pretraining", "protos"),
     *("records", "rollout", "rounds", "serving", "signals", "simulation", "training"),
 }
+EXTRAS = {
+    **dict.fromkeys(("lz4", "mcap", "zstandard"), "record"),
+    **dict.fromkeys(("matplotlib", "pyarrow", "scipy"), "evaluation"),
+    "ray": "distributed",
+}
+"""By package that one extra alone installs, that extra."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -82,8 +88,10 @@ def _expected(error: Exception) -> tuple[str, int] | None:
         return str(error), WRONG_INPUT
     if isinstance(error, ProgramFailed):
         return str(error), FAILED
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in OWN_PACKAGES:
-        return f"{error}; install greenserve with the extra of this command, such as greenserve[serving]", WRONG_INPUT
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in OWN_PACKAGES:
+        of_command = "greenserve with the extra of this command, such as greenserve[serving]"
+        extra = f"greenserve[{EXTRAS[package]}]" if package in EXTRAS else of_command
+        return f"{error}; install {extra}", WRONG_INPUT
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
         is_input = error.errno in (*_DISK_ERRORS, errno.ENOENT)
         return f"{error.filename or 'a file'}: {error.strerror or error}", WRONG_INPUT if is_input else FAILED

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from city import placeholders
-from city.errors import InputError
+from city.errors import InputError, os_errors
 
 _LONG_NAMES = {
     "n": "net-file",
@@ -71,11 +71,8 @@ def digest(sumocfg: Path) -> str:
         path for option in ("net-file", "route-files", "additional-files") for path in listed_files(sumocfg, option)
     ]
     for path in (sumocfg, *inputs):
-        try:
-            with path.open("rb") as file:
-                result.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}; fix its path in the .sumocfg") from None
+        with os_errors(f"{path}: cannot be read", "fix its path in the .sumocfg"), path.open("rb") as file:
+            result.update(hashlib.file_digest(file, "sha256").digest())
     return result.hexdigest()
 
 

@@ -11,7 +11,7 @@ from city import config as city_config
 from city import logs, names, whole_files
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
-from city.errors import InputError
+from city.errors import InputError, os_errors
 from controller import control_address, model_settings
 from controller.control_address import ControlAddress
 from controller.model_settings import ModelSettings
@@ -282,10 +282,8 @@ def _check_record(where: str, folder: Path) -> None:
 
 def make_record_folder(folder: Path) -> None:
     """Create the folder of a record, and write to it. Raises InputError."""
-    try:
+    with os_errors(f"record folder {folder}: cannot be written", "name another folder"):
         folder.mkdir(exist_ok=True)
         # os.access knows neither full nor read-only disks
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             file.write(b"\0")
-    except OSError as error:
-        raise InputError(f"record folder {folder}: cannot be written: {error.strerror}; name another folder") from None

@@ -2,12 +2,11 @@
 better."""
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
 from city import program
-from city.arguments import Parser, check_server
+from city.arguments import MAX_SECONDS, Parser, bounded, check_server
 from city.errors import InputError
 from evaluation.arms import SERVED
 
@@ -45,8 +44,9 @@ def parser(prog: str) -> Parser:
         "--candidate", metavar="ARM",
         help="the arm that is proposed: the others are compared with it (default: the first that is not fixed)",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
-    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
+    count, seed = bounded(int, 1, MAX_COUNT), bounded(int, 0, MAX_COUNT)
+    parser.add_argument("--seeds", type=count, default=10, metavar="N", help="simulations of each arm (default: 10)")
+    parser.add_argument("--first-seed", type=seed, default=1, metavar="N", help="seed of the first one (default: 1)")
     demand = parser.add_mutually_exclusive_group()
     demand.add_argument(
         "--vary-demand",
@@ -56,7 +56,12 @@ def parser(prog: str) -> Parser:
     demand.add_argument(
         "--same-demand", action="store_true", help="vary the drivers alone between the seeds, also with --gate"
     )
-    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: until the sumocfg's end)")
+    parser.add_argument(
+        "--seconds",
+        type=bounded(float, 1, MAX_SECONDS),
+        metavar="S",
+        help="simulated time (default: until the sumocfg's end)",
+    )
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)"
     )
@@ -68,7 +73,7 @@ def parser(prog: str) -> Parser:
         help="what arm served uses for a TL: NUMBER, DIR or DIR:NUMBER (default: the newest in --models-dir)",
     )  # fmt: skip
     parser.add_strict()
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    parser.add_argument("--workers", type=count, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument(
         "--faults", metavar="FAULT=SHARE,...",
@@ -97,9 +102,6 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError(
             "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
         )
-    for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):
-        if not low <= getattr(args, name) <= MAX_COUNT:
-            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
     if args.server is not None and args.models_dir is not None:
         raise InputError("--server and --models-dir both name the models; pass one of them")
     if args.server is not None:
@@ -110,8 +112,6 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
             raise InputError("--model names files, and --server has models of its own; leave one of them out")
     if args.model and SERVED not in [name.strip() for name in args.arms.split(",")]:
         raise InputError("--model needs the arm served in --arms")
-    if args.seconds is not None and not 1 <= args.seconds < math.inf:
-        raise InputError(f"--seconds {args.seconds:g} must be at least 1")
     if args.emissions and args.out is None:
         raise InputError("--emissions needs --out: the printed table has no emissions")
     args.vary_demand = args.vary_demand or (args.gate is not None and not args.same_demand)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from city import whole_files
-from city.errors import InputError
+from city.errors import os_errors
 from evaluation import road_users
 from evaluation.arms import Arm
 from evaluation.lane_groups import LaneGroupTraffic
@@ -23,12 +23,9 @@ from evaluation.statistics import CONFIDENCE, BySignal, interval, mean_by_signal
 
 def check_writable(folder: Path) -> None:
     """Create a folder if it is missing. Raises InputError if no file can be written into it."""
-    try:
+    with os_errors(f"--out {folder}: cannot be written", "pass another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"--out {folder}: cannot be written: {error.strerror}; pass another folder") from None
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def write(

@@ -32,10 +32,7 @@ COMMANDS = {
     "detectors": ("records.atspm.detectors_command", "write detectors (induction loops) for a city's signals"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "record": ("records.command", "read, draw, export and repair the records of control --record"),
-    "replay": (
-        "records.command:replay",
-        "decide a recorded run again and compare it, or play it in a browser",
-    ),
+    "replay": ("records.replay_command", "decide a recorded run again and compare it, or play it in a browser"),
     "ctl": ("controller.operator.ctl", "watch a running controller and command it"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }

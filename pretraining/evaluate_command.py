@@ -9,7 +9,6 @@ import argparse
 import csv
 import io
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +43,11 @@ SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
 """Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it is that of the programs."""
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m pretraining.evaluate_command") -> int:
+def main(argv: list[str], prog: str) -> int:
     """Run an evaluation. Exit code: 0; 2 if the input is wrong; 1 if the work fails."""
 
     def evaluate() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        args = parser(prog).parse_args(argv)
         select_command.check_ray(args)
         return run(args)
 

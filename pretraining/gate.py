@@ -25,9 +25,8 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -45,6 +44,7 @@ REFERENCE = MAX_PRESSURE
 FIRST_SEED = 2_000_000
 """Seed of the first street. Trainings use the streets from 0, evaluations those from 1,000,000."""
 STREETS = 60
+"""Default of the number of synthetic streets."""
 SEEDS = 2
 """Simulations of a street, with other vehicles at the same demand: a gridlock comes with one and not with another."""
 SEED_STEP = 100_000_000
@@ -198,14 +198,11 @@ def judge(results: Results, plain: PlainResults, names: Sequence[str]) -> list[V
     used = {street: reference for street, reference in references.items() if reference is not None and reference.total}
     if not used:
         raise SimulationFailed("the gate has no street with a vehicle; pass more --gate-streets or longer --seconds")
-    return [
-        replace(_judge(name, {street: (results[street][name], used[street]) for street in used}), **_plain(name, plain))
-        for name in names
-    ]
+    return [_judge(name, {street: (results[street][name], used[street]) for street in used}, plain) for name in names]
 
 
-def _plain(name: str, plain: PlainResults) -> dict[str, Any]:
-    """A network's verdict on plain streets, by field of Verdict."""
+def _plain(name: str, plain: PlainResults) -> tuple[int, int, tuple[str, ...]]:
+    """A network's verdict on plain streets: `plain_count`, `plain_better` and `plain_slow`."""
     count, better, slow = 0, 0, []
     for street, demands in plain.items():
         baselines = {arm: combined([by_name[arm] for by_name in demands]) for arm in BASELINES}
@@ -218,11 +215,11 @@ def _plain(name: str, plain: PlainResults) -> dict[str, Any]:
         better += own is not None and own.delay_s < references[best].delay_s
         if (value := ratio(own, references[best])) > MAX_PLAIN_RATIO:
             slow.append(f"{street} ({value:.2f} times {best})")
-    return {"plain_count": count, "plain_better": better, "plain_slow": tuple(slow)}
+    return count, better, tuple(slow)
 
 
-def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResult]]) -> Verdict:
-    """The verdict on synthetic streets. `pairs`: by simulation, the network's result and the reference's."""
+def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResult]], plain: PlainResults) -> Verdict:
+    """A network's verdict. `pairs`: by simulation of a synthetic street, its result and the reference's."""
     ratios = {street: ratio(*pair) for street, pair in pairs.items()}
     worst = max(ratios, key=lambda street: ratios[street])
     compared = {street: (own, other) for street, (own, other) in pairs.items() if own is not None}
@@ -230,7 +227,7 @@ def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResul
     gridlocks = tuple(street for street, pair in compared.items() if moves_too_few(*pair))
     ended = tuple(street for street in pairs if street not in compared)
     mean_ratio = mean_s / reference_s if compared else math.inf
-    return Verdict(name, mean_s, mean_ratio, ratios[worst], worst, gridlocks, ended)
+    return Verdict(name, mean_s, mean_ratio, ratios[worst], worst, gridlocks, ended, *_plain(name, plain))
 
 
 def ratio(result: StreetResult | None, reference: StreetResult) -> float:

@@ -9,6 +9,7 @@ from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED, print_line
 from export.checkpoints.phase_networks import SUFFIX
+from pretraining.gate import STREETS
 from pretraining.selection import NetworkSelection, state_file
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
@@ -19,7 +20,7 @@ SECONDS = 1200.0
 """Default of the simulated time."""
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m pretraining.select_command") -> int:
+def main(argv: list[str], prog: str) -> int:
     """Select. Exit code: 0; 3 if no network passes the gate; 2 if the input is wrong; 1 if the work fails."""
     return run_resumable(parser(prog), argv, _select, lambda args: [state_file(args.out, args.model_number)])
 
@@ -32,7 +33,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".policy files of pretrain train")
     flags.add_seconds(parser, f"simulated time of a street (default: {SECONDS:g})", SECONDS)
     flags.add_workers(parser)
-    flags.add_count(parser, "--gate-streets", 1, "synthetic streets of the gate, beside the plain ones", 60)
+    flags.add_count(parser, "--gate-streets", 1, "synthetic streets of the gate, beside the plain ones", STREETS)
     add_results(parser)
     return parser
 

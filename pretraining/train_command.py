@@ -18,7 +18,7 @@ STREET_COUNT = 160
 """Default of the number of synthetic streets."""
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m pretraining.train_command") -> int:
+def main(argv: list[str], prog: str) -> int:
     """Train. Exit code: 0; 2 if the input is wrong; 1 if the work fails."""
     return run_resumable(parser(prog), argv, _train, lambda args: [state_file(args.out, args.model_number)])
 

@@ -149,15 +149,11 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
         folder: is made if it is missing.
         kind: csv or parquet.
 
-    Returns the number of rows by table. Raises InputError.
+    Returns the number of rows by table. Raises InputError, and ModuleNotFoundError without pyarrow.
     """
     opened = _ParquetTable if kind == "parquet" else _CsvTable
     if kind == "parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            remedy = "install greenserve[evaluation], or pass --csv"
-            raise InputError(f"--parquet needs pyarrow ({error}); {remedy}") from None
+        import pyarrow.parquet  # noqa: F401 - before anything is written, because it may be missing
     folder.mkdir(parents=True, exist_ok=True)
     tables: dict[str, _CsvTable | _ParquetTable] = {}
     counts = dict.fromkeys(TABLES, 0)

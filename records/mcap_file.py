@@ -34,8 +34,8 @@ MAX_CHUNK_BYTES = 1 << 28
 MAX_INDEX_BYTES = 1 << 25
 """Largest index that is used; the writer's have some 3 MB. A file with a larger one is read without it."""
 _BLOCK_BYTES = 1 << 16
-MAX_LOSSES = 20
-"""Losses that are named; further ones are counted."""
+MAX_LOSSES, MAX_COUNTED_LOSSES = 20, 1000
+"""Losses that are named; further ones are counted, up to a number that bounds the memory."""
 
 _HEAD = struct.Struct("<BQ")
 """How a record begins: its opcode, and the length of its content."""
@@ -75,24 +75,22 @@ class Losses:
     """Texts for the user about missing parts of a file."""
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._more = 0
+        self._texts: dict[str, None] = {}
+        """Each once, in their order."""
         self.may_lack_steps = False
         """True if a part is lost that may have had steps."""
 
     def add(self, text: str, may_lack_steps: bool = True) -> None:
         self.may_lack_steps |= may_lack_steps
-        shown = printable(text)  # it may have names from the file
-        if len(self._texts) >= MAX_LOSSES:
-            self._more += 1
-        elif shown not in self._texts:
-            self._texts.append(shown)
+        if len(self._texts) < MAX_COUNTED_LOSSES:
+            self._texts[printable(text)] = None  # it may have names from the file
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
     def __str__(self) -> str:
-        return "; ".join([*self._texts, *([f"and {self._more:,} more losses"] if self._more else [])])
+        named, more = list(self._texts)[:MAX_LOSSES], len(self._texts) - MAX_LOSSES
+        return "; ".join([*named, *([f"and {more:,} more losses"] if more > 0 else [])])
 
 
 class DamagedRecord(ValueError):

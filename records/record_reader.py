@@ -15,7 +15,7 @@ from mcap.records import Attachment, Channel, Header, Metadata, Schema
 from mcap.records import Message as McapMessage
 
 from city import names
-from city.errors import InputError
+from city.errors import InputError, os_errors
 from controller.recording.record_writer import CITY, MESSAGE_TYPES, NS, PROFILE, TL, message_type_of, ns_of
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
@@ -56,10 +56,8 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
         self._tls: Container[str] | None = None
         self.library = ""
         """The program and version that wrote the file."""
-        try:
+        with os_errors(f"{path}: cannot be read", REMEDY):
             self._stream = path.open("rb")
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from None
         self.state: LoopState | None = None
         """State of the decision loop before the file's first step; None in the run's first file."""
         try:

@@ -111,7 +111,6 @@ class RecordedRun:
 
 def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:
     """The start of a run. Raises InputError if this version cannot read it."""
-    what = f"a record of version {city.greenserve_version or 'unknown'}"
     with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
         files = _unpacked(path, city, attachments, Path(folder))
         try:
@@ -120,20 +119,17 @@ def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) ->
                 check_contract_matches_network(contract, start.street, is_recorded=True)
             if list(start.start.signals) != [signal for contract in start.contracts for signal in contract.signal_ids]:
                 raise ValueError("its signals are not those of its contracts")
-            lanes = start.tracked_lanes().lanes
+            if list(city.lanes) != list(start.tracked_lanes().lanes):
+                raise ValueError(f"it has readings of {len(city.lanes)} lanes, which are not those of its contracts")
+            return start
         except InputError as error:
             # the user does not know the unpacked file's name
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
         except MALFORMED as error:
             raise InputError(
-                f"{path}: {what} cannot be read by version {VERSION}: {error}; use the version that wrote it"
+                f"{path}: a record of version {city.greenserve_version or 'unknown'} cannot be read by version "
+                f"{VERSION}: {error}; use the version that wrote it"
             ) from None
-        if list(city.lanes) != list(lanes):
-            raise InputError(
-                f"{path}: {what} has readings of {len(city.lanes)} lanes, and version {VERSION} reads "
-                f"{len(lanes)} lanes or others; use the version that wrote it"
-            )
-        return start
 
 
 def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:

@@ -73,14 +73,13 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m records.replay_command") -> int:
+def main(argv: list[str], prog: str = "greenserve replay") -> int:
     """Replay a record, or play it. Exit code: 0 if it is the same, or was played; 3 if it differs; 2 if the input is
     wrong."""
 
     def replay() -> int:
-        arguments = sys.argv[1:] if argv is None else argv
-        logs.configure(arguments, "replay")
-        return _replay(_parse(arguments, prog))
+        logs.configure(argv, "replay")
+        return _replay(_parse(argv, prog))
 
     return program.run(replay)
 
@@ -247,7 +246,3 @@ def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowEvaluation | None) 
         result["shadow"] = {tl: each.as_dict() for tl, each in shadow.by_tl.items()}
         result["requests"] = {"count": len(shadow.latency_s), "latency_ms": percentiles_ms(shadow.latency_s)}
     return result
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from city.errors import InputError
+from city.errors import InputError, os_errors
 from controller.recording.record_writer import SUFFIX
 from protos import record_pb2 as record
 from records.record_reader import RecordedStep, RecordReader, missing_steps, wall_text
 
 REPAIRED_SUFFIX = ".repaired" + SUFFIX
 """A repaired file, which is read in the place of the one beside it."""
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -112,15 +111,9 @@ def _of_one_run(folder: Path, files: list[RunFile], unreadable: list[str], run: 
     runs = {file.city.run: file.city.begin_unix_ns for file in files}
     matching = [each for each in runs if each.startswith(run or "")]
     if len(matching) != 1:
-        if run is None:
-            remedy = "pass --run with one of them"
-        elif matching:
-            remedy = f"several of them begin with {run}: pass more of the id"
-        else:
-            remedy = f"none of them begins with {run}"
         in_order = sorted(runs, key=lambda each: (runs[each], each))
         found = ", ".join(f"{each} (begun {wall_text(runs[each])})" for each in in_order)
-        raise InputError(f"{folder}: has files of the runs {found}; {remedy}")
+        raise InputError(f"{folder}: has files of the runs {found}; pass --run with the begin of one id alone")
     return [file for file in files if file.city.run == matching[0]]
 
 
@@ -173,18 +166,8 @@ def chained(files: Sequence[RunFile]) -> list[dict[str, Any]]:
     """
     chain, entries = "", []
     for file in files:
-        digest = _sha256(file.path)
+        with os_errors(f"{file.path}: cannot be read", "copy it again"), file.path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
         chain = hashlib.sha256(f"{chain}{digest}".encode()).hexdigest()
         entries.append({"name": file.path.name, "bytes": file.size_bytes, "sha256": digest, "chain": chain})
     return entries
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; copy it again") from None
-    return digest.hexdigest()

@@ -8,3 +8,9 @@ def assert_refused(capsys, *parts):
     assert len(lines) == 1 and "Traceback" not in err, err
     for part in parts:
         assert part in lines[0], lines[0]
+
+
+def refused(capsys, code, *parts):
+    """A program has ended with the exit code of wrong input, after one error line with these parts."""
+    assert code == 2
+    assert_refused(capsys, *parts)

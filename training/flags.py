@@ -1,8 +1,6 @@
 """Flags of the training, which `train`, `rounds` and `pretrain` share."""
 
 import argparse
-import functools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from city import ppo_settings
+from city.arguments import MAX_SECONDS, bounded
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -69,7 +68,7 @@ def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_up
 def add_count(parser: argparse.ArgumentParser, flag: str, low: int, about: str, default: int | None = None) -> None:
     """Add an integer flag between `low` and MAX_COUNT. `about`: its help; the default is added if it names none."""
     about = about if default is None or "(default: " in about else f"{about} (default: {default})"
-    parser.add_argument(flag, type=functools.partial(_count, flag, low), default=default, metavar="N", help=about)
+    parser.add_argument(flag, type=bounded(int, low, MAX_COUNT), default=default, metavar="N", help=about)
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +78,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def add_seconds(parser: argparse.ArgumentParser, about: str, default: float | None = None) -> None:
     """Add the simulated time, at least 1 s."""
-    parser.add_argument("--seconds", type=_seconds, default=default, metavar="S", help=about)
+    parser.add_argument("--seconds", type=bounded(float, 1, MAX_SECONDS), default=default, metavar="S", help=about)
 
 
 def add_ppo(
@@ -199,26 +198,6 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _count(flag: str, low: int, text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
-    if not low <= count <= MAX_COUNT:
-        raise InputError(f"{flag} {count} must lie between {low} and {MAX_COUNT}")
-    return count
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
-    if not 1 <= seconds < math.inf:
-        raise InputError(f"--seconds {seconds:g} must be at least 1")
-    return seconds
 
 
 def _hidden_sizes(text: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from city import whole_files
-from city.errors import InputError
+from city.errors import InputError, os_errors
 from training.statistics import FPS, IN_CURVES, UpdateStatistics, cell, combined, of_rollouts, summary
 from training.transitions import Transitions
 
@@ -44,13 +44,8 @@ class TrainingLog:
     def __enter__(self) -> Self:
         """Make TensorBoard's folder, and begin to measure the time. Raises InputError."""
         is_new = not self._folder.exists()
-        try:
+        with os_errors(f"{self._folder}: cannot be written", "remove what is in its place, or pass another --out"):
             self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{self._folder}: cannot be written: {error.strerror}; remove what is in its place, or pass another "
-                "--out"
-            ) from None
         if not os.access(self._folder, os.W_OK):
             raise InputError(f"{self._folder}: cannot be written; change its permissions, or pass another --out")
         self._is_unused = is_new

@@ -1,6 +1,5 @@
 """`greenserve detectors`: write an additional file with detectors for a city's signals."""
 
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,11 +10,11 @@ from controller.recording.detectors import ADVANCE, FUNCTIONS
 from records.atspm import detectors
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m records.atspm.detectors_command") -> int:
+def main(argv: list[str], prog: str = "greenserve detectors") -> int:
     """Write the file and print what is in it. Exit code: 0; 2 if the input is wrong."""
 
     def write() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        args = parser(prog).parse_args(argv)
         city = config.load(args.city)
         street = network.of_city(city)
         placed = detectors.place(street)
@@ -54,7 +53,3 @@ def parser(prog: str) -> Parser:
         help="file to write (default: ./detectors.add.xml)",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from city import whole_files
-from city.errors import InputError
+from city.errors import os_errors
 from city.printable import printable
 from controller.recording.detectors import Detector
 from records.atspm.analysis_period import AnalysisPeriod
@@ -63,10 +63,8 @@ def write(
         detectors: those of detectors.csv.
         notes: first lines of notes.txt, such as what is not known.
     """
-    try:
+    with os_errors(f"{folder}: cannot be created", REMEDY):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be created: {error.strerror or error}; pass another folder") from None
     devices = device_numbers(phases)
     paths = [folder / name for name in ("events.csv", "detectors.csv", "phases.csv", "notes.txt")]
     rules: list[str] = []

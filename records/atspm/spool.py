@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from city.errors import InputError
+from city.errors import os_errors
 
 CHUNK_ITEMS = 64
 """Items that are written at once; a series keeps up to twice as many."""
@@ -19,35 +19,28 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     def __init__(self) -> None:
         """Raises InputError."""
-        with _errors_as_input_errors():
+        with self._errors():
             self._file = tempfile.TemporaryFile(prefix="greenserve-")  # noqa: SIM115 - closed at the end of the block
 
     def write(self, items: Sequence[Any]) -> int:
         """Write a chunk and return its place. Raises InputError."""
-        with _errors_as_input_errors():
+        with self._errors():
             place = self._file.seek(0, 2)
             pickle.dump(items, self._file, pickle.HIGHEST_PROTOCOL)
             return place
 
     def read(self, place: int) -> Any:
         """A chunk that was written in this process. Raises InputError."""
-        with _errors_as_input_errors():
+        with self._errors():
             self._file.seek(place)
             return pickle.load(self._file)
 
+    @staticmethod
+    def _errors() -> contextlib.AbstractContextManager[None]:
+        return os_errors(f"{tempfile.gettempdir()}: a temporary file cannot be used", "make room there, or set TMPDIR")
+
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-
-@contextlib.contextmanager
-def _errors_as_input_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            f"{tempfile.gettempdir()}: a temporary file cannot be used: {reason}; make room there, or set TMPDIR"
-        ) from None
 
 
 class Series(Generic[T]):
@@ -61,9 +54,7 @@ class Series(Generic[T]):
 
     @property
     def newest(self) -> T | None:
-        """The item that was added last; None if there is none."""
-        if not self._tail and self._places and self._spool is not None:
-            self._tail = self._spool.read(self._places.pop())
+        """The item that was added last; None if there is none in memory."""
         return self._tail[-1] if self._tail else None
 
     def append(self, item: T) -> None:
@@ -74,9 +65,7 @@ class Series(Generic[T]):
             del self._tail[:CHUNK_ITEMS]
 
     def remove_newest(self) -> None:
-        """Remove the item that was added last. Raises IndexError if there is none."""
-        if self.newest is None:
-            raise IndexError("the series is empty")
+        """Remove the item that was added last. Raises IndexError if there is none in memory."""
         self._tail.pop()
 
     def __iter__(self) -> Iterator[T]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from mcap.opcode import Opcode
 from mcap.records import Channel, McapRecord, Message, Schema
 
-from city.errors import InputError
+from city.errors import os_errors
 from controller.recording.record_writer import STEP, TL
 from protos import record_pb2 as record
 from records.mcap_file import DamagedRecord, Losses, McapFile, Place, read_record
@@ -35,7 +35,6 @@ class Chunks:
         self._schemas: list[dict[int, str]] = [{} for _ in paths]
         self._cache: OrderedDict[tuple[Place, int], tuple[Chunk, int]] = OrderedDict()
         self._cached_bytes = 0
-        self._lost: set[str] = set()
         self.losses = Losses()
         """Losses of what has been read so far."""
         self.reads = 0
@@ -49,21 +48,21 @@ class Chunks:
     def __len__(self) -> int:
         return len(self._places)
 
-    def before(self, at_ns: int) -> Iterator[Chunk]:
-        """The chunks that begin at a time or before it, the newest first."""
-        return (self._chunk(*self._places[k]) for k in range(bisect_right(self._first_ns, at_ns) - 1, -1, -1))
-
-    def since(self, at_ns: int) -> Iterator[Chunk]:
-        """The chunks that end at a time or after it, in their order."""
-        return (self._chunk(*self._places[k]) for k in range(bisect_left(self._reach_ns, at_ns), len(self._places)))
-
-    def between(self, topic: str, from_ns: int, to_ns: int) -> list[Message]:
-        """The messages of a topic with from_ns <= log_time <= to_ns, in their order."""
-        found: list[Message] = []
-        for k in range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns)):
+    def messages(self, topic: str, from_ns: int, to_ns: int) -> Iterator[Message]:
+        """The messages of a topic with from_ns <= log_time <= to_ns, in their order; chunks are read one by one."""
+        for k in self._numbers(from_ns, to_ns):
             messages = self._chunk(*self._places[k]).get(topic, ())
-            found += [message for message in messages if from_ns <= message.log_time <= to_ns]
-        return found
+            yield from (message for message in messages if from_ns <= message.log_time <= to_ns)
+
+    def messages_back(self, topic: str, from_ns: int, to_ns: int) -> Iterator[Message]:
+        """Those of `messages`, the newest first."""
+        for k in reversed(self._numbers(from_ns, to_ns)):
+            messages = reversed(self._chunk(*self._places[k]).get(topic, ()))
+            yield from (message for message in messages if from_ns <= message.log_time <= to_ns)
+
+    def _numbers(self, from_ns: int, to_ns: int) -> range:
+        """The chunks that begin before the end of a time and end after its begin."""
+        return range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns))
 
     def time_before(self, at_ns: int, max_bytes: int) -> int:
         """The first log_time of the oldest chunk of those that begin before a time and have `max_bytes` together."""
@@ -73,22 +72,13 @@ class Chunks:
         following = sum(1 for _ in takewhile(lambda size: size <= max_bytes, islice(sizes, 1, None)))
         return self._first_ns[newest - following]
 
-    def lose(self, text: str) -> None:
-        """Note what could not be read, once."""
-        if text not in self._lost:
-            self._lost.add(text)
-            self.losses.add(text)
-
     def _find(self, file: int) -> list[Place]:
         path, losses = self._paths[file], Losses()
-        try:
-            with path.open("rb") as stream:
-                mcap = McapFile(stream, losses)
-                places = [place for place in mcap.places() if place.opcode == Opcode.CHUNK]
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}; name a file that can be read") from None
+        with os_errors(f"{path}: cannot be read", "name a file that can be read"), path.open("rb") as stream:
+            mcap = McapFile(stream, losses)
+            places = [place for place in mcap.places() if place.opcode == Opcode.CHUNK]
         if losses:
-            self.lose(f"{path.name}: {losses}")
+            self.losses.add(f"{path.name}: {losses}")
         self._take(file, mcap.names)
         # without an index, the first chunk that can be read has the names of channels
         for place in places:
@@ -110,9 +100,9 @@ class Chunks:
             with path.open("rb") as stream:
                 chunk = self._take(file, read_record(stream, place))
         except DamagedRecord as damage:
-            self.lose(f"{path.name}: {damage}")
+            self.losses.add(f"{path.name}: {damage}")
         except OSError as error:
-            self.lose(f"{path.name}: cannot be read: {error.strerror}")
+            self.losses.add(f"{path.name}: cannot be read: {error.strerror}")
         size = sum(MESSAGE_BYTES + len(message.data) for messages in chunk.values() for message in messages)
         self._cache[key] = chunk, size
         self._cached_bytes += size
@@ -127,7 +117,7 @@ class Chunks:
         for item in records:
             if isinstance(item, Message):
                 if item.channel_id not in topics:
-                    self.lose(f"{self._paths[file].name}: the name of channel {item.channel_id} is lost")
+                    self.losses.add(f"{self._paths[file].name}: the name of channel {item.channel_id} is lost")
                 topic = topics.get(item.channel_id)
                 if topic is not None:
                     chunk.setdefault(topic, []).append(item)

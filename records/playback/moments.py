@@ -130,7 +130,7 @@ class MomentReader:
             return True
         lanes, rows = self._rows_of(tls)
         if not len(step.readings.halting) == len(step.readings.vehicles) == len(lanes):
-            self.timeline.chunks.lose(f"step {step.number} has readings of other lanes")
+            self.timeline.chunks.losses.add(f"step {step.number} has readings of other lanes")
             return False
         counts[:, rows] = step.readings.vehicles, step.readings.halting
         return True
@@ -148,7 +148,7 @@ class MomentReader:
             position_m = np.array(step.readings.position_m)
             speed_mps = np.array(step.readings.speed_mps)
             if not lane.size == position_m.size == speed_mps.size or (lane >= count).any():
-                self.timeline.chunks.lose(f"step {step.number} has malformed vehicles")
+                self.timeline.chunks.losses.add(f"step {step.number} has malformed vehicles")
                 continue
             is_new = ~is_read[lane]
             parts.append((lane[is_new], position_m[is_new], speed_mps[is_new]))

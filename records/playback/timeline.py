@@ -1,6 +1,7 @@
 """The steps of a run by simulated time. Only the chunks of the asked time are read."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ from mcap.records import Message as McapMessage
 from city.errors import InputError
 from controller.recording.record_writer import NS, STEP, TL
 from protos import record_pb2 as record
-from records.playback.chunks import Chunk, Chunks
+from records.playback.chunks import Chunks
 
 MAX_LOG_S = 2e10
 """Simulated second after which no message can be."""
@@ -31,16 +32,12 @@ class Timeline:
 
     def steps(self, from_s: float, to_s: float) -> list[record.Step]:
         """The steps with from_s <= at_s <= to_s, in their order."""
-        return list(self._parsed(self.chunks.between(STEP, _ns(from_s), _ns(to_s)), record.Step))
+        return [step for step, _ in self._parsed(self.chunks.messages(STEP, _ns(from_s), _ns(to_s)), record.Step)]
 
     def steps_back(self, at_s: float, back_s: float) -> Iterator[record.Step]:
         """The steps of the `back_s` seconds up to a second, the newest first; they are read one by one."""
-        at_ns, from_ns = _ns(at_s), _ns(at_s - back_s)
-        for chunk in self.chunks.before(at_ns):
-            newest_first = reversed(chunk.get(STEP, ()))
-            yield from self._parsed((each for each in newest_first if from_ns <= each.log_time <= at_ns), record.Step)
-            if _is_before(chunk, from_ns):
-                return
+        messages = self.chunks.messages_back(STEP, _ns(at_s - back_s), _ns(at_s))
+        return (step for step, _ in self._parsed(messages, record.Step))
 
     def history_s(self, at_s: float, back_s: float, max_bytes: int) -> float:
         """The second after which a history up to at_s begins: at most `back_s` seconds and `max_bytes` of chunks before
@@ -49,55 +46,34 @@ class Timeline:
 
     def tl_steps(self, tl: str, from_s: float, to_s: float) -> list[record.TlStep]:
         """A TL's part of the steps with from_s <= at_s <= to_s, in their order."""
-        return list(self._parsed(self.chunks.between(TL + tl, _ns(from_s), _ns(to_s)), record.TlStep))
+        messages = self.chunks.messages(TL + tl, _ns(from_s), _ns(to_s))
+        return [step for step, _ in self._parsed(messages, record.TlStep)]
 
     def step_since(self, at_s: float) -> record.Step | None:
         """The first step at a second or after it."""
-        at_ns = _ns(at_s)
-        for chunk in self.chunks.since(at_ns):
-            found = (each for each in chunk.get(STEP, ()) if each.log_time >= at_ns)
-            if (step := next(self._parsed(found, record.Step), None)) is not None:
-                return step
-        return None
+        steps = self._parsed(self.chunks.messages(STEP, _ns(at_s), _ns(MAX_LOG_S)), record.Step)
+        return next((step for step, _ in steps), None)
 
     def step_before(self, at_s: float) -> tuple[record.Step, int] | None:
         """The newest step at a second or before it, and its wall clock in ns since 1970."""
-        at_ns = _ns(at_s)
-        for chunk in self.chunks.before(at_ns):
-            for each in reversed(chunk.get(STEP, ())):
-                if each.log_time <= at_ns and (step := next(self._parsed([each], record.Step), None)) is not None:
-                    return step, each.publish_time
-        return None
+        return next(self._parsed(self.chunks.messages_back(STEP, 0, _ns(at_s)), record.Step), None)
 
     def newest_tl_steps(self, tls: Collection[str], at_s: float, back_s: float) -> dict[str, record.TlStep]:
         """By TL, its newest part of a step in the `back_s` seconds up to a second; TLs without one are left out."""
-        at_ns, from_ns = _ns(at_s), _ns(at_s - back_s)
-        found: dict[str, record.TlStep] = {}
-        lacking = set(tls)
-        for chunk in self.chunks.before(at_ns):
-            for tl in [tl for tl in lacking if TL + tl in chunk]:
-                found_at = (each for each in reversed(chunk[TL + tl]) if from_ns <= each.log_time <= at_ns)
-                if (step := next(self._parsed(found_at, record.TlStep), None)) is not None:
-                    found[tl] = step
-                    lacking.discard(tl)
-            if not lacking or _is_before(chunk, from_ns):
-                break
+        found = {}
+        for tl in tls:
+            messages = self.chunks.messages_back(TL + tl, _ns(at_s - back_s), _ns(at_s))
+            for step, _ in islice(self._parsed(messages, record.TlStep), 1):
+                found[tl] = step
         return found
 
-    def _parsed(self, messages: Iterable[McapMessage], kind: type[M]) -> Iterator[M]:
+    def _parsed(self, messages: Iterable[McapMessage], kind: type[M]) -> Iterator[tuple[M, int]]:
+        """(message, its wall clock in ns since 1970) of those that are not damaged."""
         for each in messages:
-            message = kind()
             try:
-                message.ParseFromString(each.data)
+                yield kind.FromString(each.data), each.publish_time
             except DecodeError:
-                self.chunks.lose(f"a message of second {each.log_time / NS:g} is damaged")
-                continue
-            yield message
-
-
-def _is_before(chunk: Chunk, at_ns: int) -> bool:
-    """True if a chunk begins before a time, so that the chunks before it end before it."""
-    return any(messages[0].log_time < at_ns for messages in chunk.values())
+                self.chunks.losses.add(f"a message of second {each.log_time / NS:g} is damaged")
 
 
 def _ns(seconds: float) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from city import config as city_config
 from city import model_folders, program, text_table
-from city.arguments import Parser
+from city.arguments import Parser, bounded
 from city.errors import InputError, ProgramFailed, first_line
 from city.interrupts import interruptible
 from protos import predict_pb2 as pb
@@ -23,7 +23,7 @@ from serving import contract
 from serving.client import Client, tls_files
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
-MAX_TIMEOUT_S = 3600.0
+MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 3600.0
 NOT_SERVED = "NOT SERVED"
 MAX_SHOWN_CHARS = 40
 
@@ -62,7 +62,7 @@ def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
     answer."""
 
     def run() -> int:
-        args = _parse(predict_parser(prog), argv)
+        args = predict_parser(prog).parse_args(argv)
         if args.model_version is not None and args.version_label:
             raise InputError("--model-number and --version-label both select the version; pass one of them")
         (address,) = _models_by_address(args, [args.model])
@@ -77,7 +77,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
     """Print the states of models' versions. Exit code: 0; 2 if the input is wrong; 1 if a server does not answer."""
 
     def run() -> int:
-        args = _parse(status_parser(prog), argv)
+        args = status_parser(prog).parse_args(argv)
         rows: list[tuple[str, str, str, str]] = []
         for address, models in _models_by_address(args, args.models or _models(args)).items():
             with _client(args, address) as client:
@@ -98,17 +98,11 @@ def _add_client_flags(parser: Parser) -> None:
         metavar="HOST:PORT",
         help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)",
     )
+    timeout = bounded(float, MIN_TIMEOUT_S, MAX_TIMEOUT_S)
     parser.add_argument(
-        "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
+        "--timeout-s", "--timeout_s", type=timeout, default=5.0, metavar="S", help="deadline of the call (default: 5)"
     )
     tls_files.add_flags(parser)
-
-
-def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    args = parser.parse_args(argv)
-    if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
-        raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
-    return args
 
 
 def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import pem, program, whole_files
-from city.arguments import Parser, check_server
+from city.arguments import Parser, bounded, check_server
 from city.config import District
 from city.errors import InputError
 from protos.model_server_config_pb2 import ModelServerConfig, SSLConfig
@@ -78,7 +78,8 @@ def parser(prog: str) -> Parser:
         action="store_true",
         help="the versions in --out's models.config are AVAILABLE: labels may move to them",
     )
-    parser.add_argument("--shards", type=int, metavar="N", help="divide the TLs among this number of servers")
+    shards = bounded(int, 1, MAX_SHARDS)
+    parser.add_argument("--shards", type=shards, metavar="N", help="divide the TLs among this number of servers")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="TLS: certificate of the server (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="TLS: its key (PEM)")
     parser.add_argument(
@@ -100,8 +101,6 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
     if args.server is not None and args.loaded:
         raise InputError("--server waits until the versions are loaded, and --loaded says so; pass one of them")
-    if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
-        raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
     for name in ("mounted_at", "config_at"):
         if not getattr(args, name).startswith("/"):
             raise InputError(

@@ -39,9 +39,13 @@ def test_expected_error_is_one_line_with_its_exit_code(capsys, error, code, line
     assert (printed.out, printed.err) == ("", line + "\n")
 
 
-def test_missing_package_names_the_extra_and_a_missing_module_of_our_own_does_not(capsys):
-    assert program.run(Mock(side_effect=ModuleNotFoundError("No module named 'ray'", name="ray"))) == 2
-    assert "error: No module named 'ray'; install greenserve with the extra" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("mcap", "greenserve[record]"), ("tensorflow.core", "greenserve with the extra of this command")],
+)
+def test_missing_package_names_the_extra_and_a_missing_module_of_our_own_does_not(capsys, name, extra):
+    assert program.run(Mock(side_effect=ModuleNotFoundError(f"No module named '{name}'", name=name))) == 2
+    assert f"error: No module named '{name}'; install {extra}" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError):
         program.run(Mock(side_effect=ModuleNotFoundError("No module named 'city.none'", name="city.none")))
 

@@ -527,8 +527,8 @@ def test_interval_is_students_t():
         (("--model", "SA101=1", "--model", "SA 101=1"), "--model names SA101 twice"),
         (("--arms", "served:99999999999999999999"), "is not one of served"),
         (("--faults", ""), "add up to 1 at most"),
-        (("--seeds", "0"), "--seeds 0 must lie between 1"),
-        (("--seconds", "0.0001"), "--seconds 0.0001 must be at least 1"),
+        (("--seeds", "0"), "--seeds: 0 must lie between 1"),
+        (("--seconds", "0.0001"), "--seconds: 0.0001 must lie between 1"),
         (("--emissions",), "--emissions needs --out"),
     ],
 )

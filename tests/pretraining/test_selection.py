@@ -10,6 +10,7 @@ from export.checkpoints import phase_networks
 from export.locate import find_candidates
 from greenserve.__main__ import main
 from pretraining import gate, plain_kinds, street_results
+from tests.error_lines import refused
 from training import saved_state
 from training.phase_competition import policy_file
 from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
@@ -106,19 +107,19 @@ def test_a_gate_resumes_with_its_own_flags_and_version_only(folder, passing, mon
     assert select("a.policy") == 0
     policy = folder / "out" / "street_trial_1.policy"
     content, state = policy.read_bytes(), folder / "out" / ".trial_1.gate.npz"
-    assert select("a.policy") == 2
-    assert "street_trial_1.policy: already exists, with model number 1" in capsys.readouterr().err
-    assert select("a.policy", "--resume", "--gate-streets", "1", *SECONDS) == 2
-    assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
+    refused(capsys, select("a.policy"), "street_trial_1.policy: already exists, with model number 1")
+    refused(
+        capsys,
+        select("a.policy", "--resume", "--gate-streets", "1", *SECONDS),
+        "the gate to resume had another --gate-streets",
+    )
     with monkeypatch.context() as patch:
         patch.setattr(saved_state, "VERSION", "of another time")
-        assert select("a.policy", "--resume") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "was begun by another version of greenserve or SUMO; remove it and repeat the command" in line
+        line = "was begun by another version of greenserve or SUMO; remove it and repeat the command"
+        refused(capsys, select("a.policy", "--resume"), line)
     saved = state.read_bytes()
     state.write_bytes(b"garbage")
-    assert select("a.policy", "--resume") == 2
-    assert "is not the state of this gate (it is damaged, or not a .npz file)" in capsys.readouterr().err
+    refused(capsys, select("a.policy", "--resume"), "is not the state of this gate (it is damaged, or not a .npz file)")
     assert policy.read_bytes() == content, "a refused command removes nothing"
     state.write_bytes(saved)
     assert select("a.policy", "--resume") == 0 and policy.read_bytes() == content
@@ -129,10 +130,9 @@ def test_a_trained_policy_is_not_replaced(folder, passing, capsys):
     own.parent.mkdir()
     own.write_bytes(content := (folder / "a.policy").read_bytes())
     for network in ("out/street_trial_1.policy", "out/../out/street_trial_1.policy"):
-        assert select(network, "--resume") == 2
-        assert "is a network and the file of the result" in capsys.readouterr().err
-    assert select("b.policy", "--resume") == 2
-    assert "already exists" in capsys.readouterr().err and own.read_bytes() == content
+        refused(capsys, select(network, "--resume"), "is a network and the file of the result")
+    refused(capsys, select("b.policy", "--resume"), "already exists")
+    assert own.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_trained_policy_is_not_replaced(folder, passing, capsys):
         ("", "the following arguments are required: FILE"),
         ("a.policy ./a.policy", "a.policy is named twice"),
         ("a.policy old.policy", "old.policy: its weights are for other lane features"),
-        ("a.policy --gate-streets 0", "--gate-streets 0 must lie between"),
+        ("a.policy --gate-streets 0", "--gate-streets: 0 must lie between"),
         ("a.policy --keep 2", "unrecognized arguments: --keep 2"),
         ("a.policy --ray 127.0.0.1:1", "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
@@ -151,6 +151,4 @@ def test_a_trained_policy_is_not_replaced(folder, passing, capsys):
 def test_wrong_flags_are_one_line(arguments, text, folder, capsys):
     phase_networks.save(folder / "old.policy", *phase_networks.load(folder / "a.policy"), {"features": ["halting"]})
     (folder / "text.txt").touch()
-    assert main(["pretrain", "select", *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert text in error and error.count("\n") == 1
+    refused(capsys, main(["pretrain", "select", *arguments.split()]), text)

@@ -15,6 +15,7 @@ from pretraining.street_pool import StreetEpisode, StreetSimulator
 from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
 from pretraining.synthetic.streets import generate
 from simulation.trips import Trips
+from tests.error_lines import refused
 from training.ppo_config import StreetPpo
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
@@ -167,8 +168,8 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
     assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 0
     assert "out/street_trial_1.policy" in capsys.readouterr().out
     assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]["--seed"] == 1
-    assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 2
-    assert "already exists" in capsys.readouterr().err
+    again = main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"])
+    refused(capsys, again, "already exists")
 
 
 @pytest.mark.parametrize(
@@ -176,11 +177,11 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
     [
         (["--streets", "missing"], "no such folder"),
         (["--streets", "empty"], "none of its folders has a street.sumocfg"),
-        (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
+        (["--streets", "synthetic", "--street-count", "0"], "--street-count: 0 must lie between"),
         (["--city", "city.toml"], "unrecognized arguments: --city city.toml"),
         (["--streets", "here", "--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
         (["--networks", "2"], "unrecognized arguments: --networks 2"),
-        (["--episodes", "0"], "--episodes 0 must lie between"),
+        (["--episodes", "0"], "--episodes: 0 must lie between"),
         (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
         (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
@@ -188,9 +189,7 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
 def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    assert main(["pretrain", "train", *flags]) == 2
-    error = capsys.readouterr().err
-    assert text in error and error.count("\n") == 1
+    refused(capsys, main(["pretrain", "train", *flags]), text)
 
 
 @pytest.mark.parametrize(

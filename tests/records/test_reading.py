@@ -372,11 +372,14 @@ def test_names_of_a_file_do_not_reach_the_terminal_as_they_are(whole, tmp_path, 
     assert "attachment \ufffd[2J is not read" in missing and missing.isprintable()
 
 
-def test_losses_beyond_the_limit_are_counted(recorded_city, tmp_path):
+def test_losses_beyond_the_limit_are_counted_up_to_another(recorded_city, tmp_path, monkeypatch):
     kept = recorded_city.steps[::2]
-    missing = read(type(recorded_city)(recorded_city.start, kept).write(tmp_path / "holes.mcap"))[1]
+    path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "holes.mcap")
+    missing = read(path)[1]
     assert missing.count("is missing") == mcap_file.MAX_LOSSES
     assert missing.endswith(f"and {len(kept) - 1 - mcap_file.MAX_LOSSES} more losses")
+    monkeypatch.setattr(mcap_file, "MAX_COUNTED_LOSSES", mcap_file.MAX_LOSSES + 7)
+    assert read(path)[1].endswith("and 7 more losses")
 
 
 LARGE = bytes(8 << 20)

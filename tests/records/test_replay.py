@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
@@ -512,15 +511,9 @@ def test_flags_are_checked_before_the_replay(sample, refused, flags, message):
 
 def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, refused, capsys):
     rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
-    assert "pass --run with one of them" in refused(three_files)
+    assert "pass --run with the begin of one id" in refused(three_files)
     assert main([str(three_files), "--run", "other"]) == 0
     assert "bit for bit the same" in capsys.readouterr().out
-
-
-def test_replay_without_the_extra_names_it(sample, monkeypatch, refused):
-    monkeypatch.setitem(sys.modules, "mcap", None)
-    message = "error: records need the package mcap; install greenserve[record]"
-    assert refused("replay", sample, command=greenserve) == message
 
 
 def test_attachments_are_never_written_under_their_names(sample, tmp_path):
@@ -561,10 +554,7 @@ def with_fewer_vehicles(step):
         ({"attachments": lambda files: {}}, "lacks its attachment network/0-grid.net.xml"),
         (each_attachment(lambda content: content[:100]), "its attachment network/0-grid.net.xml is damaged"),
         ({"city": of_the_future}, "a record of version 9.1 cannot be read by .* settings that this version does not"),
-        (
-            {"city": lambda city: city.lanes.pop()},
-            r"has readings of \d+ lanes, .* or others; use the version that wrote",
-        ),
+        ({"city": lambda city: city.lanes.pop()}, r"has readings of \d+ lanes, .*; use the version that wrote"),
         ({"change": with_fewer_vehicles}, "its contracts, settings, state or readings are malformed"),
     ],
 )

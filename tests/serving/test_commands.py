@@ -86,7 +86,7 @@ def test_an_interrupt_ends_the_wait_for_an_answer_at_once(capsys, tmp_path):
         ),
         (["predict", "SA103", "--observation", "zeros", "--version_label", "gold"], 2, "error: SA103 at 127.0.0.1:"),
         (["predict", "SA103"], 2, "--observation"),
-        (["status", "--timeout_s", "0"], 2, "must be above 0 and at most 3600"),
+        (["status", "--timeout_s", "0"], 2, "--timeout_s: 0 must lie between 0.001 and 3600"),
         (["predict", "SA103", "--obs", "zeros"], 2, "the following arguments are required: --observation"),
         (["predict", "SA103", "--observation=zeros", "--model_v=1"], 2, "unrecognized arguments: --model_v=1"),
         (["status", "x", "--time", "1"], 2, "unrecognized arguments: --time 1"),

@@ -2,8 +2,6 @@
 
 import itertools
 import math
-from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -69,12 +67,13 @@ def test_the_strings_of_requests_are_freed(stateful, monkeypatch):
     assert len(library()._strings) <= before + 1 and len(freed) >= 49
 
 
-def test_a_threads_tf_status_is_freed_when_the_thread_ends():
-    library = Mock(NewStatus=Mock(return_value=7))
-    with ThreadPoolExecutor(1) as threads:
-        assert list(threads.map(session._status, [library, library])) == [7, 7]
-    library.NewStatus.assert_called_once_with()
-    library.DeleteStatus.assert_called_once_with(7)
+def test_the_tf_status_of_each_run_is_freed(stateful, monkeypatch):
+    new, freed, delete = library().NewStatus, [], library().DeleteStatus
+    monkeypatch.setattr(library(), "DeleteStatus", lambda status: (freed.append(status), delete(status)))
+    made = []
+    monkeypatch.setattr(library(), "NewStatus", lambda: made.append(new()) or made[-1])
+    stateful.run("MEMORY", {"x": np.array([b"x"])}, signature="strings")
+    assert freed == made and len(made) == 1
 
 
 def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(non_policy_models):

@@ -170,20 +170,6 @@ def test_nan_ends_the_training_and_leaves_the_last_good_weights():
     np.testing.assert_equal(own.arrays, before)
 
 
-def test_restored_learner_continues_to_the_same_numbers():
-    results = []
-    for restores in (False, True):
-        own = learner(A)
-        rounds(own, lambda row, x, action: float(action[0]), 3)
-        if restores:
-            state = own.state()
-            own = learner(A)
-            own.restore(state)
-        rounds(own, lambda row, x, action: float(action[0]), 2)
-        results.append(own.state())
-    np.testing.assert_equal(*results)
-
-
 def test_advantages_are_discounted_sums_of_temporal_differences():
     reward, value = np.array([1.0, 2.0, 3.0, 9.0], np.float32), np.array([0.5, 0.4, 0.3, 0.2], np.float32)
     ppo = PpoConfig(gamma=0.9, gae_lambda=0.8)

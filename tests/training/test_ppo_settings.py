@@ -13,7 +13,7 @@ from greenserve.__main__ import main
 from pretraining.synthetic.streets import generate
 from rounds.rounds import Rounds
 from tests.conftest import GRID
-from tests.error_lines import assert_refused as refused
+from tests.error_lines import refused
 from tests.training import states
 from training.ppo_config import PpoConfig, StreetPpo
 from training.saved_state import state_file
@@ -110,8 +110,11 @@ def test_setting_of_the_city_changes_the_weights_and_is_recorded(key, unset, tmp
     assert changed[name] in ([OTHER[key], OTHER[key]], list(OTHER[key]) if key == "hidden_sizes" else None)
     capsys.readouterr()
     city = city_with(tmp_path, {})
-    assert main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING, "--resume"]) == 2
-    refused(capsys, f"the training to resume had another {name}; pass the same flags")
+    refused(
+        capsys,
+        main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING, "--resume"]),
+        f"the training to resume had another {name}; pass the same flags",
+    )
 
 
 def test_flags_take_precedence_over_the_city(unset, tmp_path):
@@ -145,16 +148,23 @@ def test_setting_out_of_range_is_one_line(command, key, value, requirement, tmp_
         (bad, (), f"{bad}: [training] {key} = "),
         (good, (as_flag(key, value),), flag_of(key)),
     ):
-        assert main([*command, "--city", str(city), "--out", str(tmp_path / "out"), "--seconds", "50", *flags]) == 2
-        refused(capsys, place, requirement)
+        refused(
+            capsys,
+            main([*command, "--city", str(city), "--out", str(tmp_path / "out"), "--seconds", "50", *flags]),
+            place,
+            requirement,
+        )
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("old", "new"), [("clip", "clip_range"), ("entropy", "ent_coef"), ("epochs", "n_epochs")])
 def test_old_key_of_the_city_is_told_with_its_new_name(old, new, tmp_path, capsys):
     city = city_with(tmp_path, {old: 1})
-    assert main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING]) == 2
-    refused(capsys, f"[training] {old} is now called {new}; rename it")
+    refused(
+        capsys,
+        main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING]),
+        f"[training] {old} is now called {new}; rename it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,8 +176,11 @@ def test_old_key_of_the_city_is_told_with_its_new_name(old, new, tmp_path, capsy
 )
 def test_flag_that_applies_to_no_target_is_refused(flag, dialect, reason, tmp_path, capsys):
     city = city_with(tmp_path, {}, dialect)
-    assert main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING, flag]) == 2
-    refused(capsys, f"{flag.partition('=')[0]} does not apply: {reason}; leave it out")
+    refused(
+        capsys,
+        main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING, flag]),
+        f"{flag.partition('=')[0]} does not apply: {reason}; leave it out",
+    )
 
 
 def test_settings_apply_to_the_street_dialect_in_a_city(tmp_path):
@@ -188,8 +201,9 @@ def test_rounds_train_with_the_settings_of_the_city_and_the_flags(tmp_path, monk
         [8, 8],
     )
     (tmp_path / "city.toml").write_text((tmp_path / "city.toml").read_text().replace("gamma = 0.5", "gamma = 0.6"))
-    assert main(["rounds", "--city", str(city), *flags, "--resume"]) == 2
-    refused(capsys, "the rounds to resume had another --gamma")
+    refused(
+        capsys, main(["rounds", "--city", str(city), *flags, "--resume"]), "the rounds to resume had another --gamma"
+    )
 
 
 def scalars(logs):
@@ -236,10 +250,8 @@ def test_settings_of_many_streets_are_recorded_in_the_policy(tmp_path, capsys):
     generate(tmp_path / "folder", 0)
     others = [as_flag(key, value) for key, value in OTHER.items() if key != "hidden_sizes"]
     flags = ("pretrain", "train", "--streets", str(tmp_path / "folder"), *STREETS, "--out", str(tmp_path / "out"))
-    assert main([*flags, "--hidden-sizes", "8,8"]) == 2
-    refused(capsys, "unrecognized arguments: --hidden-sizes 8,8")
+    refused(capsys, main([*flags, "--hidden-sizes", "8,8"]), "unrecognized arguments: --hidden-sizes 8,8")
     assert main([*flags, *others]) == 0, capsys.readouterr().err
     identity = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]
     assert all(identity[flag_of(key)] == OTHER[key] for key in OTHER if key != "hidden_sizes")
-    assert main([*flags, "--resume"]) == 2
-    refused(capsys, "had another --learning-rate, --learning-rate-schedule, --gamma")
+    refused(capsys, main([*flags, "--resume"]), "had another --learning-rate, --learning-rate-schedule, --gamma")

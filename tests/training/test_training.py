@@ -24,7 +24,7 @@ from export.__main__ import main as export
 from serving.contract import from_saved_model
 from simulation.executors import ThisProcess
 from tests.conftest import GRID, ROOT
-from tests.error_lines import assert_refused as refused
+from tests.error_lines import refused
 from tests.training import states
 from training.__main__ import main
 from training.episode import TrainingTask
@@ -217,16 +217,13 @@ def test_simulations_begin_before_tensorflow_is_loaded(tmp_path):
 def test_resumed_training_in_another_city_is_refused(copy, tmp_path, capsys):
     city, short = other_city(tmp_path)
     flags = (*short, *FORMAT_FLAGS, "--episodes", "3", "--model-number", "3", "--out", str(copy), "--resume")
-    assert main([*flags, "--reward", "queue"]) == 2
-    refused(capsys, "--reward")
+    refused(capsys, main([*flags, "--reward", "queue"]), "--reward")
     with (city / "demand.rou.xml").open("a") as file:
         file.write("<!-- another morning -->")
-    assert main(flags) == 2
-    refused(capsys, "had another [network] or its files; pass the same flags")
+    refused(capsys, main(flags), "had another [network] or its files; pass the same flags")
     shutil.copy(GRID / "demand.rou.xml", city)
     (city / "city.toml").write_text((city / "city.toml").read_text().replace("all_red_s = 0", "all_red_s = 1"))
-    assert main(flags) == 2
-    refused(capsys, "had another [safety]; pass the same flags")
+    refused(capsys, main(flags), "had another [safety]; pass the same flags")
 
 
 def test_checkpoints_of_every_format_and_model_number_are_exported(trained, tmp_path, capsys):
@@ -246,8 +243,7 @@ def test_checkpoints_of_every_format_and_model_number_are_exported(trained, tmp_
 
 def test_training_is_not_overwritten_by_another(trained, capsys):
     before = (trained / "trial_3_curve.csv").read_text()
-    assert train(trained, 3) == 2
-    refused(capsys, "pass --resume to continue it")
+    refused(capsys, train(trained, 3), "pass --resume to continue it")
     assert (trained / "trial_3_curve.csv").read_text() == before
 
 
@@ -261,8 +257,9 @@ def test_results_of_the_same_model_number_are_never_replaced(trained, tmp_path, 
         for path in trained.glob(f"{source.stem}*"):
             shutil.copy(path, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert train(tmp_path, 3) == 2
-    refused(capsys, f"{tmp_path}/", "already exists, with model number 3; pass another --model-number")
+    refused(
+        capsys, train(tmp_path, 3), f"{tmp_path}/", "already exists, with model number 3; pass another --model-number"
+    )
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -270,15 +267,21 @@ def test_training_that_fails_writes_no_curve(tmp_path, capsys):
     """Without vehicles."""
     city, short = other_city(tmp_path)
     (city / "demand.rou.xml").write_text("<routes/>")
-    assert main([*short, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]) == 2
-    refused(capsys, "no vehicle departs")
+    refused(
+        capsys,
+        main([*short, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]),
+        "no vehicle departs",
+    )
     assert not (tmp_path / "out").exists(), "nor a folder of logs"
 
 
 def test_second_training_of_a_model_number_in_a_folder_is_refused(tmp_path, capsys):
     with locked(tmp_path, 3):
-        assert train(tmp_path, 3) == 2
-        refused(capsys, f"{tmp_path}: another training of model number 3 runs in this folder; wait for its end")
+        refused(
+            capsys,
+            train(tmp_path, 3),
+            f"{tmp_path}: another training of model number 3 runs in this folder; wait for its end",
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -312,14 +315,12 @@ def without_identity(path):
 )  # fmt: skip
 def test_damaged_state_of_a_training_is_one_line(copy, capsys, damage, message):
     damage(state_file(copy, 3))
-    assert train(copy, 3, "--resume") == 2
-    refused(capsys, f"error: {state_file(copy, 3)}: {message}")
+    refused(capsys, train(copy, 3, "--resume"), f"error: {state_file(copy, 3)}: {message}")
 
 
 def test_file_in_the_place_of_tensorboards_folder_is_one_line(tmp_path, capsys):
     (tmp_path / "tensorboard").touch()
-    assert train(tmp_path, 3) == 2
-    refused(capsys, f"error: {tmp_path}/tensorboard/trial_3: cannot be written")
+    refused(capsys, train(tmp_path, 3), f"error: {tmp_path}/tensorboard/trial_3: cannot be written")
 
 
 def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
@@ -381,8 +382,7 @@ def test_disk_that_is_full_costs_no_saved_state(copy, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    assert train(copy, 3, "--resume") == 2
-    refused(capsys, "No space left on device")
+    refused(capsys, train(copy, 3, "--resume"), "No space left on device")
     assert (copy / ".trial_3.progress.npz").read_bytes() == state
     assert not list(copy.glob("*.partial"))
 
@@ -515,8 +515,8 @@ def test_a_function_of_the_users_own_rewards_in_every_worker(tmp_path, capsys):
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-path", "nowhere"), "there is no model in"),
         (("--infer-tl", "all"), "--infer-tl names every TL"),
         (("--resume",), "no such file, so no training to resume"),
-        (("--episodes", "0"), "--episodes 0 must lie between 1"),
-        (("--seconds", "-1"), "--seconds -1 must be at least 1"),
+        (("--episodes", "0"), "--episodes: 0 must lie between 1"),
+        (("--seconds", "-1"), "--seconds: -1 must lie between 1"),
         (("--learning-rate", "nan"), "--learning-rate nan"),
         (("--hidden-sizes", "64;64"), "--hidden-sizes '64;64' must be"),
         (("--format", "SA101=onnx"), "--format 'SA101=onnx' must be"),
@@ -532,14 +532,13 @@ def test_a_function_of_the_users_own_rewards_in_every_worker(tmp_path, capsys):
             ("--infer-tl", "SA104", "--infer-model", "SA104=1", "--server", "127.0.0.1:1"),
             "--server and --infer-model both name the models",
         ),
-        (("--workers", "0"), "--workers 0"),
+        (("--workers", "0"), "--workers: 0 must"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, tmp_path, capsys):
     models = ("--infer-model-path", str(grid_models)) if "77" in flags else ()
     # of a flag that is given twice, the last one counts
-    assert main([*CITY, *models, "--seconds", "50", *flags, "--out", str(tmp_path)]) == 2
-    refused(capsys, message)
+    refused(capsys, main([*CITY, *models, "--seconds", "50", *flags, "--out", str(tmp_path)]), message)
 
 
 @pytest.mark.parametrize(
@@ -558,5 +557,8 @@ def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
     (tmp_path / "city.toml").write_text(
         '[network]\nsumocfg = "a.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
     )
-    assert main(["--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), "--episodes", "1"]) == 2
-    refused(capsys, message)
+    refused(
+        capsys,
+        main(["--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), "--episodes", "1"]),
+        message,
+    )

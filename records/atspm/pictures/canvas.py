@@ -34,6 +34,9 @@ MARGIN_RIGHT = 50
 MARGIN_BOTTOM = 36
 LINE_PX = 15
 BAND_PX = 13
+DOT_PX, LEGEND_DOT_PX = 2.4, 3.4
+LABEL_PX = 300.0
+"""Room of a text in the data."""
 CLIP_MARGIN_PX = 2
 """Room around the axes for the width of a line on them."""
 MAX_TICKS_Y = 5
@@ -162,16 +165,13 @@ class Canvas:
             self.bottom - y.share(point[1]) * self.plot_height,
         )
 
-    def marks(self, points: Iterable[Point], shape: str, colour: str, dy_px: float = 0.0, size: float = 2.4) -> None:
-        """Draw a mark at each point; those outside of the axes are left out.
-
-        `dy_px`: moves the marks down. `size`: of dots, in px.
-        """
+    def marks(self, points: Iterable[Point], shape: str, colour: str, dy_px: float = 0.0) -> None:
+        """Draw a mark at each point, moved down by `dy_px`; those outside of the axes are left out."""
         right = self.left + self.plot_width
         places = [(x, y + dy_px) for x, y in map(self.px, points)]
         held = [(x, y) for x, y in places if self.left <= x <= right and self.top <= y <= self.bottom]
         if held:
-            self._parts.append(_marks(held, shape, colour, size, 'class="data" '))
+            self._parts.append(_marks(held, shape, colour, DOT_PX, 'class="data" '))
 
     def line(
         self,
@@ -218,10 +218,10 @@ class Canvas:
         if paths:
             self._add_clipped(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
 
-    def label(self, point: Point, text: str, dy_px: float = 0.0, room: float = 300.0) -> None:
+    def label(self, point: Point, text: str, dy_px: float) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
-        self._write(x + 3, y + dy_px, text, room=room, more=HALO)
+        self._write(x + 3, y + dy_px, text, room=LABEL_PX, more=HALO)
 
     def svg(self) -> str:
         """The drawing, as one SVG element."""
@@ -250,7 +250,7 @@ class Canvas:
                 x, row = 6.0, row + 1
             y = top + row * LINE_PX
             if entry.shape:
-                self._parts.append(_marks([(x + 9, y - 4)], entry.shape, entry.colour, 3.4))
+                self._parts.append(_marks([(x + 9, y - 4)], entry.shape, entry.colour, LEGEND_DOT_PX))
             else:
                 line = f"M{x:.1f},{y - 4:.1f}h18"
                 self._parts.append(f"<path {_stroke(line, entry.colour, entry.width, entry.dash)}/>")

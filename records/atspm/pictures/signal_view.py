@@ -19,6 +19,9 @@ BINS_S = (900.0, 300.0, 60.0)
 """Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than MIN_BINS of them."""
 MIN_BINS = 3
 CAUSES = {Code.PHASE_GAP_OUT: GAP_OUT, Code.PHASE_MAX_OUT: MAX_OUT, Code.PHASE_FORCE_OFF: FORCE_OFF}
+END = Code.PHASE_END_RED_CLEARANCE
+BEFORE_END = (Code.PHASE_GREEN_TERMINATION, Code.PHASE_END_YELLOW, Code.PHASE_BEGIN_RED_CLEARANCE)
+"""The ends of a split's green and yellow."""
 Interval = tuple[float, float]
 
 
@@ -100,35 +103,25 @@ class SignalView:
 
     def splits(self, phase: int) -> list[Split]:
         """The greens of a phase that begin and end in the period."""
-        found: list[Split] = []
-        begin_s: float | None = None
-        green_end_s: float | None = None
-        red_s: float | None = None
-        cause: str | None = None
-        last_s = 0.0
+        greens: list[dict[Code, float]] = []
+        """Of each, the newest time of each event up to the end of its red clearance, or the next green."""
         for event in self.events:
-            if event.parameter != phase:
-                continue
-            time_s = event.time_ms / 1000
-            if event.code == Code.PHASE_BEGIN_GREEN:
-                if begin_s is not None and green_end_s is not None:
-                    found.append(Split(begin_s, green_end_s, red_s, last_s, cause))
-                begin_s = time_s
-                green_end_s = red_s = None
-                cause = None
-            elif event.code in CAUSES:
-                cause = CAUSES[event.code]
-            elif event.code == Code.PHASE_GREEN_TERMINATION:
-                green_end_s = last_s = time_s
-            elif event.code == Code.PHASE_END_YELLOW:
-                last_s = time_s
-            elif event.code == Code.PHASE_BEGIN_RED_CLEARANCE:
-                red_s = last_s = time_s
-            elif event.code == Code.PHASE_END_RED_CLEARANCE and begin_s is not None and green_end_s is not None:
+            if event.parameter == phase and event.code == Code.PHASE_BEGIN_GREEN:
+                greens.append({})
+            # a red clearance may end when the next green has begun
+            is_early = event.code == END and greens and Code.PHASE_GREEN_TERMINATION not in greens[-1]
+            if event.parameter == phase and greens and END not in greens[-1] and not is_early:
+                greens[-1][event.code] = event.time_ms / 1000
+        found = []
+        for k, times_s in enumerate(greens):
+            if Code.PHASE_GREEN_TERMINATION in times_s and (END in times_s or k + 1 < len(greens)):
+                last_s = max(times_s[code] for code in BEFORE_END if code in times_s)
+                cleared_s = times_s.get(END, last_s)
                 # 1 ms stands for no all-red
-                end_s = time_s if time_s - last_s > 0.0015 else last_s
-                found.append(Split(begin_s, green_end_s, red_s, end_s, cause))
-                begin_s = green_end_s = None
+                end_s = cleared_s if cleared_s - last_s > 0.0015 else last_s
+                cause = next((CAUSES[code] for code in CAUSES if code in times_s), None)
+                begin_s, green_end_s = times_s[Code.PHASE_BEGIN_GREEN], times_s[Code.PHASE_GREEN_TERMINATION]
+                found.append(Split(begin_s, green_end_s, times_s.get(Code.PHASE_BEGIN_RED_CLEARANCE), end_s, cause))
         return found
 
     def arrivals(self, phase: int) -> list[float]:

@@ -9,7 +9,6 @@ Serving, and graphs with loops, with a time limit.
 import ctypes
 import math
 import re
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +41,6 @@ _LOOP_CONFIG = tensorflow_pb2.ConfigProto(intra_op_parallelism_threads=1, operat
 """Operations run in TensorFlow's threads, because a run in the calling thread has no time limit."""
 _TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
 _CODES = {code.value[0]: code for code in StatusCode}
-_thread = threading.local()
 
 
 class Session:
@@ -100,7 +98,7 @@ class Session:
         """
         tf = self._tf
         feeds, fetches = self._feeds_and_fetches(signature, tuple(outputs))
-        status = _status(tf)
+        status = tf.NewStatus()
         input_tensors: list[int] = []
         output_tensors = (ctypes.c_void_p * len(fetches))()
         try:
@@ -132,6 +130,7 @@ class Session:
             # after the fetched tensors: an output may share an input's memory
             for tensor in input_tensors:
                 tf.DeleteTensor(tensor)
+            tf.DeleteStatus(status)
 
     def _feeds_and_fetches(self, signature: str, outputs: tuple[str, ...]) -> tuple[Any, Any]:
         """TF_SessionRun's arrays of TF_Output for all inputs and these outputs. Raises StatusError."""
@@ -170,24 +169,6 @@ def _signature(definition: wire.SignatureDef) -> Signature:
         {key: definition.outputs[key].dtype % 100 for key in sorted(definition.outputs)},
         {key: to_array(tensor, raw=True) for key, tensor in definition.defaults.items()},
     )
-
-
-class _Status:
-    """A TF_Status, freed when its thread ends."""
-
-    def __init__(self, tf: Library) -> None:
-        self._tf = tf
-        self.pointer: int = tf.NewStatus()
-
-    def __del__(self) -> None:
-        self._tf.DeleteStatus(self.pointer)
-
-
-def _status(tf: Library) -> int:
-    status: _Status | None = getattr(_thread, "status", None)
-    if status is None:
-        status = _thread.status = _Status(tf)
-    return int(status.pointer)
 
 
 def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:

@@ -17,6 +17,7 @@ from greenserve.__main__ import main
 from records.atspm import detectors
 from records.atspm.detectors import PlacedDetector
 from tests.conftest import GRID
+from tests.error_lines import refused
 from tests.networks import netgenerate
 
 
@@ -177,6 +178,4 @@ def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path, capsys):
 def test_wrong_input_is_one_line(tmp_path, capsys, text, out, message):
     netgenerate(tmp_path / "street.net.xml", "--grid", "--grid.number", "2", "--default-junction-type", "priority")
     (tmp_path / "city.toml").write_text(text)
-    assert main(["detectors", "--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / out)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    refused(capsys, main(["detectors", "--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / out)]), message)

@@ -195,6 +195,21 @@ def test_split_is_green_yellow_and_red_clearance():
     assert drawing.points(BLACK) == near([(0, 28), (100, 28)])
 
 
+@pytest.mark.parametrize(
+    ("states", "splits"),
+    [
+        ([(0, "GGrr"), (20, "yyrr"), (22, "GGrr"), (40, "yyrr")], [(0, 20, None, 20)]),
+        ([(0, "GGrr"), (20, "yyrr"), (24, "rrGr"), (50, "yyrr"), (52, "rrrr"), (54, "GGrr")], [(0, 20, 24, 24)]),
+        ([(0, "GGrr"), (20, "yyrr"), (24, "rrrr"), (27, "rrGr"), (50, "GGrr")], [(0, 20, 24, 27)]),
+        ([(0, "GGrr"), (20, "yyrr"), (24, "rrrr"), (27, "GGrr"), (40, "rrGr")], [(0, 20, 24, 24), (27, 40, 40, 40)]),
+    ],
+    ids=["green again", "yellow in red", "all-red", "own green after it"],
+)
+def test_split_ends_with_its_red_clearance_or_the_next_green(states, splits):
+    found = view(states).splits(2)
+    assert [(each.begin_s, each.green_end_s, each.red_s, each.end_s) for each in found] == splits
+
+
 def test_split_with_a_walk_is_marked():
     ((x, y),) = Drawing(split_monitor.draw(view(), 4), y_end=40.0).points(ORANGE)
     assert x == pytest.approx(24, abs=0.2) and y > 30

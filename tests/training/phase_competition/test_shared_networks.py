@@ -249,21 +249,6 @@ def test_cloning_imitates_the_actions_of_a_batch():
     assert clone(learner, *data, rng, 60) < 0.2
 
 
-def test_a_restored_learner_continues_alike():
-    data, results = one_batch(), []
-    for restores in (False, True):
-        learner = learner_with(n_epochs=1)
-        learn(learner, data, np.random.default_rng(1), 0.0)
-        if restores:
-            state = learner.state()
-            learner = learner_with(n_epochs=1)
-            learner.restore(state)
-        learn(learner, data, np.random.default_rng(2), 0.5)
-        results.append(learner.arrays)
-    for a, b in zip(*results, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_cloned():
     """Adam's first step is as large as the learning rate: the actor's steps in cloning are not the critic's."""
     data, learner = one_batch(), learner_with(n_epochs=1, learning_rate=1e-3)
