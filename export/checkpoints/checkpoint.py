@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - NumPy finds bfloat16 by its name from here on
 import numpy as np
 from numpy.typing import NDArray
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from export.checkpoints.checkpoint import elements
 from export.checkpoints.regular_files import MAX_BYTES
-from export.checkpoints.torch_tensors import to_native
 
 MAX_TEXT_BYTES = 16 << 20
 """Limit for a model's architecture."""
@@ -73,7 +72,7 @@ def contents(path: Path) -> Contents:
                 raise ValueError(f"{name} has shape {list(dataset.shape)}, more than any actor's; the file is corrupt")
             values = np.asarray(dataset)
             if values.dtype.str == "|V2" and dataset.attrs.get("dtype") == "bfloat16":
-                values = to_native(values.view("<u2"), "bf16")
+                values = values.view("bfloat16")
             arrays[name] = values
         layers = None
         if "layer_names" in group.attrs:

@@ -186,7 +186,7 @@ def observed_in(low, high):
 
     space = gymnasium.spaces.Box(np.float32(low), np.float32(high), (21,))
     stored = {":serialized:": base64.b64encode(pickle.dumps(space)).decode()}
-    return lambda data: data.update(observation_space=stored)
+    return lambda data: data["observation_space"].update(stored)
 
 
 @pytest.mark.parametrize(
