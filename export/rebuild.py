@@ -69,6 +69,9 @@ def _rebuild(source: Source, path: Path, request: ActorRequest) -> RebuiltActor:
                 raise InputError(f"{note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
     if has_builder:
         return tensorflow_process.run(_from_builder, path, request, source, tuple(sys.path))
+    source.refuse_scope(request)
+    if request.output_tensor is not None and not source.has_tensors:
+        raise InputError("holds only weights, and --output-tensor needs a graph; leave it out")
     stored = source.actor(path, request)
     return RebuiltActor(stored.actor, None, stored.scope, note or stored.note, stored.action_kind)
 

@@ -48,12 +48,12 @@ class Onnx(Source):
     format = "onnx"
     suffixes = (".onnx",)
     has_scopes = False
+    has_tensors = True
 
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_graph(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(request)
         graph = _graph(path)
         output = _output(graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
@@ -73,7 +73,7 @@ class Onnx(Source):
         if (request.categorical or ends_with_choices) and not ends_with_softmax:
             scores = request.scores([output, *read_names])
         actor = Actor("mlp", tuple(steps), unread, scores)
-        return StoredActor(actor, "", action_kind="categorical" if ends_with_choices else None)
+        return StoredActor(actor, action_kind="categorical" if ends_with_choices else None)
 
 
 def _graph(path: Path) -> OnnxGraph:

@@ -69,7 +69,7 @@ def contents(path: Path) -> Any:
     """Read one policy, a `Module`, or a filter's `Normalisation`; called in a helper process. Raises ValueError,
     OSError."""
     if path.parent.name == FILTER:
-        return _statistics(_plain(_bytes(path)))
+        return _statistics(_plain(path))
     return _module(path)
 
 
@@ -78,12 +78,12 @@ def _bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _plain(data: bytes) -> Any:
-    return load(data, pickled_arrays.REBUILDERS, ("ray", *LIBRARIES))
+def _plain(path: Path) -> Any:
+    return load(_bytes(path), pickled_arrays.REBUILDERS, ("ray", *LIBRARIES))
 
 
 def _module(path: Path) -> Module:
-    stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(_bytes(path))
+    stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(path)
     if not isinstance(stored, dict):
         raise ValueError("it is not a table of weights by name")
     arrays = {}
@@ -92,11 +92,7 @@ def _module(path: Path) -> Module:
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array
-    return _module_of_constructor(_plain(_bytes(path.with_name(CONFIG_FILE))), arrays)
-
-
-def _module_of_constructor(constructor: Any, arrays: Mapping[str, NDArray[Any]]) -> Module:
-    """The policy with these arrays. `constructor`: the module's class and arguments. Raises ValueError."""
+    constructor = _plain(path.with_name(CONFIG_FILE))
     try:
         module_class, (_, arguments) = constructor["class"], constructor["ctor_args_and_kwargs"]
         observation, action = arguments["observation_space"], arguments["action_space"]
@@ -191,8 +187,6 @@ class RLlib(Source):
         return checkpoint_of(_read(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(request)
-        self.refuse_tensor(request)
         module = _read(path)
         steps, unread = _steps(module)
         check_network(steps, module.inputs, module.choices)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from city.errors import InputError, library_errors
-from export.checkpoints import scopes
+from export.checkpoints import regular_files, scopes
 from export.checkpoints.checkpoint import Checkpoint, is_float
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import meta_graph_path
@@ -87,11 +87,8 @@ def _trained_graph(
     meta: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest
 ) -> tuple[TrainedGraph, bool]:
     """(the actor's part of the graph, whether it has a softmax of the output)."""
-    try:
-        stat = meta.stat()
-    except OSError as error:
-        raise InputError(f"cannot be read as a MetaGraph: {error.strerror}") from None
-    graph_def, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
+    status = regular_files.check(meta)
+    graph_def, graph = _read(meta, (status.st_mtime_ns, status.st_size))
     if request.output_tensor is not None:
         output = _named(graph, request.output_tensor, scope)
     else:
