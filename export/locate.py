@@ -109,7 +109,6 @@ class Candidate:
 
 @functools.lru_cache(maxsize=10_000)
 def _known_in(text: str, known_tls: tuple[str, ...]) -> tuple[str, ...]:
-    """The known TLs whose names a text contains."""
     return tuple(tl for tl in known_tls if _contains_name(text, tl))
 
 
@@ -227,7 +226,6 @@ class Search:
         return f"searched {len(self.candidates)} checkpoints under {self.folder}"
 
     def _nothing_found(self, tl: str) -> InputError:
-        """The reason why a TL has no checkpoint, and the remedy."""
         labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
         more = ", ..." if len(self.candidates) > MAX_LABELS else ""
         foreign = [

@@ -131,7 +131,7 @@ class _Chain:
             node = block[-1]
             if skipped:
                 skipped -= 1
-            elif not self._continues(block, last) and not chooses:
+            elif not chooses and (len(block) > 1 or self._dependent.intersection(node.inputs) != {last}):
                 activation, skipped = self._activation(k, last)
                 steps.append(activation)
             elif node.operation in CHOICES:
@@ -155,10 +155,6 @@ class _Chain:
             if live == {node.outputs[0]}:
                 blocks.append([])
         return blocks[:-1]
-
-    def _continues(self, block: Sequence[Node], last: str) -> bool:
-        """Tell whether a block is one operation on the tensor before it."""
-        return len(block) == 1 and [name for name in block[0].inputs if name in self._dependent] == [last]
 
     def _activation(self, k: int, last: str) -> tuple[Activation, int]:
         """The activation that several operations compute, and how many further blocks belong to it.
@@ -229,7 +225,6 @@ class _Chain:
         return Dense(node.name, np.ascontiguousarray(kernel), shift, stored_as)
 
     def _scale(self, node: Node) -> Affine:
-        """x + c, x - c, x * c or x / c as an affine step."""
         size = self._values[node.outputs[0]][0].size
         c = self._constant(self._constant_of(node), size)
         zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)

@@ -148,7 +148,6 @@ def _training_text(training: Mapping[str, Any]) -> str:
 
 
 def _gate_lines(gate: Any) -> list[str]:
-    """The results of the gate that a network has passed; none without a gate."""
     if not isinstance(gate, dict):
         return []
     return [

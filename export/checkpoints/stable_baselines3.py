@@ -76,8 +76,9 @@ def contents(path: Path) -> SavedPolicy:
                 f"it has no member {missing[0]}; write it with model.save(path), or name a file of torch.save .pt, a "
                 "Keras model .keras; of stable-baselines 2, save numpy.savez('actor.npz', **model.get_parameters())"
             )
+        data = torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES)
         try:
-            settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
+            settings = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"its member data cannot be read ({first_line(error)})") from None
         if not isinstance(settings, dict):

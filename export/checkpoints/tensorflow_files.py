@@ -53,7 +53,6 @@ def open_checkpoint(prefix: Path, run: Callable[..., Any] = tensorflow_process.r
 
 
 def _check_complete(prefix: str, names: Iterable[str]) -> None:
-    """Raise InputError if the index or a data file of a checkpoint is missing."""
     counts = {match[1] for name in names if (match := _SHARD.search(name))}
     shards = {f"{prefix}.data-{k:05d}-of-{count}" for count in counts or ["00001"] for k in range(int(count))}
     if missing := sorted({f"{prefix}.index", *shards}.difference(names)):

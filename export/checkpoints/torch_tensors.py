@@ -178,7 +178,6 @@ def _legacy(data: bytes) -> SavedTensors:
 
 
 def _load(data: bytes, legacy: bool) -> Any:
-    """Read the pickled object, with a Tensor for every tensor."""
 
     def persistent(pid: Any) -> Storage:
         count = 6 if legacy else 5
@@ -299,5 +298,4 @@ def _objects(content: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _joined(name: str, key: str | int) -> str:
-    """The name of a key in the object of this name."""
     return f"{name}/{str(key).replace('.', '/')}".lstrip("/")

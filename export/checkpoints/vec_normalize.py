@@ -131,5 +131,4 @@ def _has_statistics(file: Path) -> bool:
 
 
 def _normalised_name(name: str) -> str:
-    """A name in lower case, its parts separated by one underscore."""
     return re.sub(r"[\s_.-]+", "_", name.lower()).strip("_")

@@ -57,7 +57,7 @@ def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, GraphIndex]:
 
 
 def read(
-    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest, hint: str = ""
+    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest
 ) -> TrainedActor:
     """Read the actor's part of the graph beside a checkpoint, and run it.
 
@@ -67,20 +67,15 @@ def read(
         scope: the actor's scope.
         layers: names of the variables of the actor's layers.
         request: the requested actor.
-        hint: another remedy, for the end of messages.
 
     Raises:
         InputError: the graph is damaged, does more than an actor, or its output is not clear.
+        NotInGraph: it does not run the actor.
     """
-    try:
-        trained, is_softmax = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
-        if is_softmax and request.hints.scores is None:
-            request = replace(request, hints=replace(request.hints, scores=PROBABILITIES))
-        return TrainedActor(trained, _reference_model(trained, request), checkpoint)
-    except output_tensor.NotInGraph:
-        raise
-    except InputError as error:
-        raise InputError(f"{error}{hint}") from None
+    trained, is_softmax = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
+    if is_softmax and request.hints.scores is None:
+        request = replace(request, hints=replace(request.hints, scores=PROBABILITIES))
+    return TrainedActor(trained, _reference_model(trained, request), checkpoint)
 
 
 def _trained_graph(

@@ -92,7 +92,6 @@ def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights:
 
 
 def _set_size(shape: tensor_shape_pb2.TensorShapeProto, size: int) -> None:
-    """Replace the unknown size of a row."""
     if len(shape.dim) == 2 and shape.dim[1].size == -1:
         shape.dim[1].size = size
 
