@@ -131,7 +131,7 @@ def _without_separators(name: str) -> str:
 def find_candidates(model_path: Path) -> list[Candidate]:
     """Every checkpoint under model_path, or the one that it names. Raises InputError if there is none."""
     if not model_path.is_dir():
-        return [_named_candidate(model_path)]
+        return [named_candidate(model_path)]
     candidates: list[Candidate] = []
     for root, folders, names in os.walk(model_path):
         folder = Path(root)
@@ -148,13 +148,12 @@ def find_candidates(model_path: Path) -> list[Candidate]:
     return candidates
 
 
-def _named_candidate(path: Path) -> Candidate:
+def named_candidate(path: Path) -> Candidate:
     """The checkpoint of a file or of a TensorFlow prefix. Raises InputError if it is none."""
     file = path if path.is_file() else path.with_name(f"{path.name}.index")
     if not file.is_file():
         raise InputError(
-            f"{path}: no such file or folder; pass a checkpoint, or the folder of checkpoints, with --model-path or "
-            "[training] model_path"
+            f"{path}: no such file or folder, and no checkpoint with this prefix; name one, or a folder of them"
         )
     if (candidate := candidate_of(file)) is None:
         raise InputError(f"{path}: is not a checkpoint by its name; docs/reference/checkpoints.md lists the formats")

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from city.errors import InputError
 from export.actors.architectures import Layers
 from export.actors.steps import BatchNorm, Dense, Float32Array
@@ -267,9 +265,6 @@ def build_layers(parts_of: LayerParts, order: list[str], unread: tuple[str, ...]
     for name in order:
         parts = {part: values for part, (_, values) in parts_of[name].items()}
         stored_as = {part: stored for part, (stored, _) in parts_of[name].items()}
-        for part, values in parts.items():
-            if not np.isfinite(values).all():
-                raise InputError(f"{name}/{part} has non-finite values; the training has diverged")
         if "mean" in parts or "variance" in parts:
             norms.append(_batch_norm(name, parts, stored_as))
         else:

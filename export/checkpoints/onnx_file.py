@@ -255,10 +255,6 @@ class _Chain:
         if name not in self._constants:
             raise InputError(f"weights {name} depend on the observation; an actor's are constant")
         values = float32_weights(name, self._constants[name])
-        if not np.isfinite(values).all():
-            raise InputError(
-                f"its constant {name} holds {self._constants[name].dtype} values that are not finite in float32"
-            )
         if size:
             with library_errors(f"its constant {name} has another size"):
                 values = np.broadcast_to(values.reshape(-1), (size,))

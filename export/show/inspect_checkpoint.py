@@ -16,10 +16,9 @@ from export.actors.architectures import ArchitectureHints
 from export.checkpoints import regular_files, scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.source import ActorRequest
-from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
 from export.config import add_actor_flags, split_commas, split_layers
-from export.locate import MAX_STATE_BYTES, Candidate, candidate_of, number_in_name
+from export.locate import MAX_STATE_BYTES, Candidate, named_candidate
 from export.rebuild import RebuiltActor, rebuild
 from serving.contract import CATEGORICAL
 
@@ -106,14 +105,7 @@ def _candidate(path: Path) -> Candidate:
         if latest is None:
             raise InputError(f"{path}: is a folder without a checkpoint state file; name a checkpoint in it")
         path = Path(latest)
-    if not path.name:
-        raise InputError("inspect needs a checkpoint: a file, a prefix or a SavedModel's folder")
-    prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
-    # a prefix is not a file; its index represents it
-    candidate = candidate_of(path) if path.suffix != ".meta" else None
-    if not path.exists() and not prefix.with_name(f"{prefix.name}.index").is_file():
-        raise InputError(f"{path}: no such file, and no checkpoint with this prefix; name a checkpoint")
-    return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number_in_name(prefix.name))
+    return named_candidate(path.with_suffix("") if path.suffix == ".meta" else path)
 
 
 def _variable_lines(checkpoint: Checkpoint, uses: Mapping[str, str], scope: str) -> Iterable[str]:

@@ -112,7 +112,7 @@ NEW_TL = '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n[tl.SA101]'
             ("--tl", "SA103"),
             ["variable layers/dense_1/kernel is missing"],
         ),
-        (not_finite, ("--tl", "SA103"), ["layers/dense_1/kernel", "non-finite"]),
+        (not_finite, ("--tl", "SA103"), ["layers/dense_1/vars/0", "non-finite"]),
         (
             lambda city: replace(city / "city.toml", 'signals = ["A2"]', 'signals = ["A2", "Z9"]'),
             ("--tl", "SA103"),

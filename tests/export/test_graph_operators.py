@@ -22,7 +22,7 @@ FILES = sorted(
 )
 ALLOWED = {
     "export/actors/phase_competition_graph.py": [
-        "x.shape.rank == 2", "part.shape.rank == len(shape)", "part.shape.rank == JUNCTION_RANKS[name]",
+        "x.shape.rank == 2", "weights[name].shape.rank == len(shape)", "part.shape.rank == JUNCTION_RANKS[name]",
         "np.arange(len(FEATURES)) == TOTAL_WAIT",
     ],
     "export/actors/steps.py": ["bias.shape.rank == 1", "x.shape[-1] == self.choices"],
