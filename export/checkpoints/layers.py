@@ -42,7 +42,7 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
     unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
     if strict:
         _refuse_unread([checkpoint.stored[name] for name in unread], scope, parts_of, order)
-    return _grouped(checkpoint, build_layers(parts_of, order, unread), order, f"{scope}/" if scope else "")
+    return grouped(checkpoint, build_layers(parts_of, order, unread), order, f"{scope}/" if scope else "")
 
 
 def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
@@ -84,7 +84,7 @@ def _refuse_unread(unread: Sequence[StoredVariable], scope: str, parts_of: Layer
             )
 
 
-def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
+def grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
     """Split the layers into groups if their names do not define the order of calls.
 
     Names without numbers (fc_one, output; attributes of a model) do not define it. Other layers may be called between

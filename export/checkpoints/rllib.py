@@ -114,12 +114,10 @@ def _msgpack(data: bytes) -> Any:
     def array(entry: dict[Any, Any]) -> Any:
         if b"nd" not in entry:
             return entry
-        shape, code, raw = entry.get(b"shape"), entry.get(b"type"), entry.get(b"data")
+        shape, code, raw = entry.get(b"shape"), entry.get(b"type"), entry.get(b"data") or b""
         if not isinstance(code, str) or not re.fullmatch(r"[<>|=]?[fiu][1248]", code) or not isinstance(shape, list):
             raise ValueError(f"an array has type {code!r}, not numbers")
-        dtype = pickled_arrays.Dtype(code.lstrip("<>|="))
-        dtype.byte_order = ">" if code.startswith(">") else "<"
-        return pickled_arrays.from_bytes(raw, dtype, tuple(shape))
+        return np.frombuffer(raw, code).reshape(shape)
 
     return msgpack.unpackb(data, object_hook=array, raw=False, strict_map_key=False)
 

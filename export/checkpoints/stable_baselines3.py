@@ -39,13 +39,15 @@ SPACE_TOLERANCE = 1e-4
 NORMALISED = 10.0
 """VecNormalize's default clip_obs."""
 UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
-KEPT_SETTINGS = ("policy_class", "policy_kwargs", "_last_original_obs", "n_epochs")
+KEPT_SETTINGS = ("policy_class", "policy_kwargs", "_last_original_obs", "use_sde", "n_epochs")
 POLICY_MODULES = ("stable_baselines3.", "sb3_contrib.")
 """Modules of the libraries' own policies; a user's class may compute anything."""
 UNSUPPORTED = {"crossq", "qrdqn", "ars"}
 """Modules of policies that have other layers."""
 FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layers|policies)\.FlattenExtractor'>")
 """The features extractor of MlpPolicy, which does not change values."""
+CLIP_MEAN = 2.0
+"""Default bound of SAC's mean action with use_sde."""
 TRAINING = (
     *("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target"),
     "actor/log_std",
@@ -174,6 +176,13 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     if state.holds("q_net/q_net"):
         *hidden, last = state.sequential("q_net/q_net")
         return [*activated(hidden, relu), last], False, Q_VALUES
+    if saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays:
+        # mu is Sequential(Linear, Hardtanh)
+        bound = kwargs.get("clip_mean", CLIP_MEAN)
+        if not isinstance(bound, int | float) or not 0 < bound < np.inf:
+            raise InputError(f"its policy_kwargs have clip_mean {bound}, not a positive number")
+        steps = activated(state.sequential("actor/latent_pi"), relu)
+        return [*steps, state.linear("actor/mu/0"), Clip((-bound,), (bound,))], True, PROBABILITIES
     if state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays:
         steps = activated(state.sequential("actor/latent_pi"), relu)
         return [*steps, state.linear("actor/mu")], True, PROBABILITIES

@@ -36,7 +36,7 @@ def contents(path: Path) -> SavedTensors:
     return safetensors_file.read(data) if path.suffix == SAFETENSORS else torch_tensors.read(data)
 
 
-_HELPER = Helper(contents, "PyTorch weights", libraries=["export.checkpoints.torch_tensors"])
+_HELPER = Helper(contents, "PyTorch weights")
 
 
 def _action_scale(checkpoint: Checkpoint, scope: str) -> dict[str, NDArray[np.float32]]:

@@ -268,9 +268,10 @@ DENSE = {"actor/dense/kernel": (9, 4), "actor/dense/bias": (4,)}
         (lambda folder: (folder / "agent.pkl").write_bytes(b"\x80\x04N."), ["agent.pkl", "save its weights"]),
         (lambda folder: (folder / "a.txt").write_text(""), ["kinds that are not read (a.txt)", "checkpoints.md"]),
         (old_rllib, ["default_policy/policy_state.pkl: was written by RLlib's old API stack"]),
-        (zip_of("data", "parameters", "parameter_list"), ["has no member policy.pth", "get_parameters"]),
-        (zip_of("SA101/data.pkl", "SA101/data/0"), ["model.save(path)", "torch.save .pt"]),
-        (zip_of("metadata.json", "config.json", "model.weights.h5"), ["Keras model .keras"]),
+        (
+            zip_of("data", "parameters", "parameter_list"),
+            ["has no member policy.pth", "torch.save .pt", "Keras model .keras", "get_parameters"],
+        ),
         (
             whole_model(keras3.layers.LSTM(4), keras3.layers.Dense(2, "tanh"), shape=(5, 9)),
             ["the model takes (5, 9), not one row"],

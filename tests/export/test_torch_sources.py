@@ -275,14 +275,6 @@ def test_features_extractor_that_only_flattens_may_be_named(changed_zip):
     assert export(changed_zip("sb3_ppo_cologne1", lambda data: data["policy_kwargs"].update(named))) == 0
 
 
-def test_bounds_of_actions_are_exact_whatever_numpy_printed(changed_zip, answers):
-    """np.set_printoptions(precision=1) in the training script changes the text beside the pickle."""
-    expected = answers("sb3_ppo_continuous")
-    printed = {"low": "[-9. -9.]", "high": "[9. 9.]"}
-    source = changed_zip("sb3_ppo_continuous", lambda data: data["action_space"].update(printed))
-    same(exported(source, x=expected["x"]), expected["y_action"])
-
-
 def test_statistics_of_their_own_number_of_steps_are_used(copied, checkpoints, answers):
     """CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl."""
     for steps in (1000, 2000):
