@@ -1,7 +1,7 @@
 """Find the actor in a TF1 MetaGraph: the `.meta` file beside a checkpoint."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,21 +142,24 @@ def _reference_model(trained: TrainedGraph, request: ActorRequest) -> ReferenceM
 
 
 def _inputs_of(trained: TrainedGraph) -> int:
-    """Size of the observation, from its placeholder or the first layer. Raises InputError."""
-    nodes = {node.name: node for node in trained.graph.node}
-    shape = nodes[trained.observation].attr["shape"].shape
-    if len(shape.dim) == 2 and shape.dim[1].size > 0:
-        return int(shape.dim[1].size)
-    for node in trained.graph.node:
-        if node.op == "MatMul" and node_of(node.input[0]) == trained.observation:
-            ancestors = GraphIndex.of(trained.graph).ancestors(node_of(node.input[1]))
-            kernels = [trained.variables[name][1] for name in ancestors if name in trained.variables]
-            if len(kernels) == 1:
-                return int(kernels[0].shape[0])
-    raise InputError(
-        f"placeholder {trained.observation} does not define the size of an observation; "
-        "save the graph with a placeholder [None, O]"
-    )
+    (dims,) = (node.attr["shape"].shape.dim for node in trained.graph.node if node.name == trained.observation)
+    size = int(dims[1].size) if len(dims) == 2 and dims[1].size > 0 else input_size(trained.variables)
+    if size is None:
+        raise InputError(
+            f"placeholder {trained.observation} does not define the size of an observation; "
+            "save the graph with a placeholder [None, O]"
+        )
+    return size
+
+
+def input_size(variables: Mapping[str, tuple[str, NDArray[Any]]]) -> int | None:
+    """Size of an actor's observation: the one input size of a kernel that differs from every kernel's units.
+
+    `variables`: as in a TrainedGraph.
+    """
+    kernels = [values.shape for _, values in variables.values() if values.ndim == 2]
+    input_sizes = {shape[0] for shape in kernels} - {shape[1] for shape in kernels}
+    return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
 def validated_reference_model(
