@@ -37,6 +37,7 @@ ALLOWED = {
     "export/graphs/trained_function.py": [
         "not model.meta_graphs", "id(v) in names", "id(captured) in handles", "name_counts[name] == 1",
         "tensor.dtype == tf.bool", "captured.dtype != tf.resource", "tensor is not observation", "value is True",
+        "shape.rank == 2",
         "not any( value is True for value in tf.nest.flatten(concrete.structured_input_signature) )",
     ],
     "export/graphs/training_graph.py": ["shape != list(values.shape)"],

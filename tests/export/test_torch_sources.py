@@ -181,12 +181,31 @@ def test_value_network_that_observed_values_outside_its_space_is_refused(changed
 UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
 
 
-def observed_in(low, high):
-    """Changes a zip's observation space; what it observed is as before, between 0 and 1."""
-
-    space = gymnasium.spaces.Box(np.float32(low), np.float32(high), (21,))
+def with_space(key, space):
+    """A change of a zip's space; what is printed beside its pickle stays."""
     stored = {":serialized:": base64.b64encode(pickle.dumps(space)).decode()}
-    return lambda data: data["observation_space"].update(stored)
+    return lambda data: data[key].update(stored)
+
+
+def observed_in(low, high):
+    """A change of a zip's observation space; what it observed is as before, between 0 and 1."""
+    return with_space("observation_space", gymnasium.spaces.Box(np.float32(low), np.float32(high), (21,)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (with_space("action_space", gymnasium.spaces.Discrete(4, start=1)), "only Discrete from 0 on and a Box"),
+        (with_space("action_space", gymnasium.spaces.Box(-np.inf, np.inf, (4,))), "its action space is not bounded"),
+        (
+            with_space("observation_space", gymnasium.spaces.Discrete(21)),
+            "its observation space is Discrete; only a Box",
+        ),
+        (lambda data: data.pop("action_space"), "its action_space was not saved; save it without exclude"),
+    ],
+)
+def test_space_that_cannot_be_served_is_refused(changed_zip, capsys, change, message):
+    refuses(capsys, changed_zip("sb3_ppo_continuous", change), message)
 
 
 @pytest.mark.parametrize(
