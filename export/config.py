@@ -84,6 +84,28 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)"
     )
+    add_actor_flags(parser)
+    parser.add_argument(
+        "--observations",
+        type=Path,
+        metavar="DIR",
+        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve record export --observations "
+        "DIR)",
+    )
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
+    existing.add_argument(
+        "--skip-existing",
+        action="store_true",
+        help="leave a version that exists as it is, for an export that is repeated",
+    )
+    parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
+    sign.add_flags(parser)
+    return parser
+
+
+def add_actor_flags(parser: Parser) -> None:
+    """Add the flags that choose an actor in a checkpoint, and say what the file does not."""
     parser.add_argument(
         "--scope",
         metavar="NAME",
@@ -124,30 +146,18 @@ def parser(prog: str) -> Parser:
         help="meaning of a categorical policy's outputs: logits of probabilities, or Q-values (default: by the library "
         "that wrote the file, its names or the file's own, else q_values: the outputs as they are)",
     )
-    parser.add_argument(
-        "--observations",
-        type=Path,
-        metavar="DIR",
-        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve record export --observations "
-        "DIR)",
-    )
-    existing = parser.add_mutually_exclusive_group()
-    existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
-    existing.add_argument(
-        "--skip-existing",
-        action="store_true",
-        help="leave a version that exists as it is, for an export that is repeated",
-    )
-    parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
-    sign.add_flags(parser)
-    return parser
+
+
+def split_layers(args: argparse.Namespace) -> tuple[str, ...] | None:
+    """The names of `--layers`, if there are any."""
+    return tuple(split_commas([args.layers or ""])) or None
 
 
 def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argparse.Namespace:
     """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     check_versions(args)
-    args.layers = tuple(_split_commas([args.layers or ""])) or None
+    args.layers = split_layers(args)
     for flag in (*OVERRIDES, "model_path", "action", "target_tls"):
         if args.pretrained and getattr(args, flag) is not None:
             raise InputError(f"--pretrained takes no checkpoint; leave --{flag.replace('_', '-')} out")
@@ -184,7 +194,6 @@ def city_job(
 
 
 def _search(city: City | None, tls: Sequence[str], folder: Path, candidates: Sequence[Candidate]) -> Search:
-    """The checkpoints of a folder, for TLs and those of the city."""
     city_tls = city.tls if city else {}
     # `city init` does not name a TL after a signal whose id is too long
     signal_of = {
@@ -245,11 +254,11 @@ def _tls(
     """(TLs to export, the target TLs of their training). Raises InputError."""
     city_tls = list(city.tls) if city else []
     index = names.Index(city_tls)
-    given_tls = [index.find(name) or names.canonical(name) for name in _split_commas(args.target_tls or ())]
+    given_tls = [index.find(name) or names.canonical(name) for name in split_commas(args.target_tls or ())]
     target_tls = tuple(given_tls) or (city.training.target_tls if city else None) or ()
     if not city_tls:
         # `all` means the TLs of file names, of training and of --tl
-        requested = [names.canonical(name) for name in _split_commas(args.tl) if name != "all"]
+        requested = [names.canonical(name) for name in split_commas(args.tl) if name != "all"]
         city_tls = list(dict.fromkeys([*locate.tls_in_names(candidates), *target_tls, *requested]))
     return names.select(args.tl, city_tls, "--tl", city.tl_of_signal if city else None), target_tls
 
@@ -268,7 +277,7 @@ def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]
         )
 
 
-def _split_commas(values: Sequence[str]) -> list[str]:
+def split_commas(values: Sequence[str]) -> list[str]:
     """The names in values that may each hold several, separated by commas."""
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 

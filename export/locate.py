@@ -77,18 +77,13 @@ class Candidate:
         matches = {key: pattern.search(self.path.name + "-") for key, pattern in _SETTINGS.items()}
         return {key: match[1] for key, match in matches.items() if match}
 
-    def is_named_after(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Tell whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take
-        precedence."""
-        return _contains_name(self.path.name, tl, longer_names)
+    def is_named_after(self, tl: str) -> bool:
+        """Tell whether the file name contains the TL's."""
+        return _contains_name(self.path.name, tl)
 
     def has_no_tl(self, known_tls: tuple[str, ...]) -> bool:
         """Tell whether neither the file name nor a folder of the path contains a TL's name."""
         return not any(tls_in(part) or _known_in(part, known_tls) for part in (*self.folders, self.path.name))
-
-    def is_in_folder_of(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Tell whether a folder of the path has the TL's name. `longer_names`: see `is_named_after`."""
-        return any(_contains_name(folder, tl, longer_names) for folder in self.folders)
 
     def is_of_another_tl(self, tl: str, longer_names: Sequence[str], known_tls: tuple[str, ...]) -> bool:
         """Tell whether another TL's name is nearer to the actor than this TL's: in the file's name, or an inner
@@ -96,7 +91,7 @@ class Candidate:
 
         Args:
             tl: the TL.
-            longer_names: see `is_named_after`.
+            longer_names: TLs' names that contain this TL's; they take precedence.
             known_tls: all TLs.
         """
         folders = {key(folder) for folder in self.folders}
@@ -114,7 +109,6 @@ class Candidate:
 
 @functools.lru_cache(maxsize=10_000)
 def _known_in(text: str, known_tls: tuple[str, ...]) -> tuple[str, ...]:
-    """The known TLs whose names a text contains."""
     return tuple(tl for tl in known_tls if _contains_name(text, tl))
 
 
@@ -137,7 +131,7 @@ def _without_separators(name: str) -> str:
 def find_candidates(model_path: Path) -> list[Candidate]:
     """Every checkpoint under model_path, or the one that it names. Raises InputError if there is none."""
     if not model_path.is_dir():
-        return [_named_candidate(model_path)]
+        return [named_candidate(model_path)]
     candidates: list[Candidate] = []
     for root, folders, names in os.walk(model_path):
         folder = Path(root)
@@ -154,13 +148,12 @@ def find_candidates(model_path: Path) -> list[Candidate]:
     return candidates
 
 
-def _named_candidate(path: Path) -> Candidate:
+def named_candidate(path: Path) -> Candidate:
     """The checkpoint of a file or of a TensorFlow prefix. Raises InputError if it is none."""
     file = path if path.is_file() else path.with_name(f"{path.name}.index")
     if not file.is_file():
         raise InputError(
-            f"{path}: no such file or folder; pass a checkpoint, or the folder of checkpoints, with --model-path or "
-            "[training] model_path"
+            f"{path}: no such file or folder, and no checkpoint with this prefix; name one, or a folder of them"
         )
     if (candidate := candidate_of(file)) is None:
         raise InputError(f"{path}: is not a checkpoint by its name; docs/reference/checkpoints.md lists the formats")
@@ -232,16 +225,18 @@ class Search:
         return f"searched {len(self.candidates)} checkpoints under {self.folder}"
 
     def _nothing_found(self, tl: str) -> InputError:
-        """The reason why a TL has no checkpoint, and the remedy."""
         labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
         more = ", ..." if len(self.candidates) > MAX_LABELS else ""
-        foreign = [c.label for c in self.candidates if any(map(c.is_in_folder_of, self._names(tl)))]
+        foreign = [
+            c.label for c in self.candidates for f in c.folders if any(_contains_name(f, n) for n in self._names(tl))
+        ]
         if foreign:
             return InputError(
                 f"no checkpoint for {tl}: {foreign[0]} lies in a folder of {tl}, but a name nearer to it is "
                 f"another TL's; put {tl} into its name if it is {tl}'s"
             )
-        if not self.candidates and (files := _files_below(self.folder)):
+        below = (printable(path.name) for path in self.folder.rglob("*") if not self.candidates and path.is_file())
+        if files := list(dict.fromkeys(itertools.islice(below, MAX_LABELS))):
             remedies = [remedy for suffix, remedy in UNREAD.items() if any(file.endswith(suffix) for file in files)]
             return InputError(
                 f"no checkpoint for {tl}: {self.folder} has files of kinds that are not read ({', '.join(files)}); "
@@ -271,17 +266,11 @@ class Search:
         for name in self._names(tl):
             text = _without_separators(name)
             longer = [known for known in known_names if len(known) > len(name) and text in _without_separators(known)]
-            for is_clue in (Candidate.is_named_after, Candidate.is_in_folder_of):
-                found = [candidate for candidate in self.candidates if is_clue(candidate, name, longer)]
+            for places in (lambda each: [each.path.name], lambda each: each.folders):
+                found = [c for c in self.candidates if any(_contains_name(place, name, longer) for place in places(c))]
                 if found := [each for each in found if not each.is_of_another_tl(name, longer, known_names)]:
                     return found
         return [candidate for candidate in self.candidates if candidate.has_no_tl(known_names)]
-
-
-def _files_below(folder: Path) -> list[str]:
-    """The first files in a folder and its subfolders."""
-    files = (printable(path.name) for path in folder.rglob("*") if path.is_file())
-    return list(dict.fromkeys(itertools.islice(files, MAX_LABELS)))
 
 
 def _without_companions(pool: Sequence[Candidate]) -> list[Candidate]:

@@ -69,6 +69,9 @@ def _rebuild(source: Source, path: Path, request: ActorRequest) -> RebuiltActor:
                 raise InputError(f"{note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
     if has_builder:
         return tensorflow_process.run(_from_builder, path, request, source, tuple(sys.path))
+    source.refuse_scope(request)
+    if request.output_tensor is not None and not source.has_tensors:
+        raise InputError("holds only weights, and --output-tensor needs a graph; leave it out")
     stored = source.actor(path, request)
     return RebuiltActor(stored.actor, None, stored.scope, note or stored.note, stored.action_kind)
 
@@ -89,13 +92,15 @@ def _from_meta_graph(path: Path, request: ActorRequest) -> RebuiltActor:
     can_use_weights = layers is not None and request.output_tensor is None
     try:
         with errors_about(meta_graph_path(path)):
-            hint = "; or use only the weights with --actor NAME" if can_use_weights and not is_named else ""
-            trained = training_graph.read(path, checkpoint, scope, actor_variables, request, hint)
+            trained = training_graph.read(path, checkpoint, scope, actor_variables, request)
     except InputError as error:
         if unreadable is not None and request.output_tensor is None:
             raise unreadable from None
         if not can_use_weights or not (is_named or isinstance(error, NotInGraph)):
-            raise  # without the graph, an operation beyond the layers would be dropped silently
+            # without the graph, an operation beyond the layers would be dropped silently
+            if can_use_weights:
+                error.args = (f"{error}; or use only the weights with --actor NAME",)
+            raise
         layers = read_layers(checkpoint, scope, strict=not is_named)
         actor = request.scored(build(layers, request.hints, request.categorical))
         reason = str(error).removeprefix(f"{error.subject}: ")

@@ -143,10 +143,9 @@ class TlExport:
         city, street = self.job.city, self.job.street
         if city is None or self.settings is None or street is None:
             return None
-        if record is not None:
-            return contracts.build(city, self.settings, street, False, record.programs)
         dialect = dialects.find(self.settings.dialect, f"{city.path}: [tl.{self.tl}]")
-        return contracts.build(city, self.settings, street, dialect.takes_first_program, None)
+        programs = record.programs if record is not None else None
+        return contracts.build(city, self.settings, street, record is None and dialect.takes_first_program, programs)
 
     def _names(self) -> dict[str, MovementNames]:
         """By signal, the names of its movements; none without a street. Raises InputError."""

@@ -279,12 +279,6 @@ def _recognise(layers: Layers, hints: ArchitectureHints) -> str:
         )
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if layers.norms:
-        if len(layers.norms) != len(layers.dense) - 1 or len(units) < 6 or (len(units) - 3) % 3:
-            raise InputError(
-                f"{len(units)} dense layers and {len(layers.norms)} batch norms are not a known architecture; "
-                "pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras "
-                "model)"
-            )
         has_no_bias = all(layer.bias is None for layer in layers.dense[1:-1])
         return "bn-tanh-bottleneck" if has_no_bias else "bn-elu-res"
     *hidden, _ = units
@@ -324,15 +318,14 @@ def _batch_norm(name: str, layers: Layers, hints: ArchitectureHints) -> list[Ste
     bn-elu-res: n0 linear; block(n1); then three blocks added to their input, for every size; block(A).
     bn-tanh-bottleneck: n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A).
     """
-    if len(layers.norms) != len(layers.dense) - 1:
+    if len(layers.norms) != len(layers.dense) - 1 or len(layers.norms) < 5 or (len(layers.norms) - 2) % 3:
         raise InputError(
-            f"{name} has a batch norm before every dense layer but the first; "
-            f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers; pass another --actor"
+            f"{len(layers.dense)} dense layers and {len(layers.norms)} batch norms are not a known architecture, as "
+            f"{name} is; pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole "
+            "Keras model)"
         )
     epsilon = BATCH_NORM_EPSILON if hints.epsilon is None else hints.epsilon
     blocks = [(norm.step(epsilon), dense) for norm, dense in zip(layers.norms, layers.dense[1:], strict=True)]
-    if len(blocks) < 5 or (len(blocks) - 2) % 3:
-        raise InputError(f"{name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}; pass another --actor")
     is_elu = name == "bn-elu-res"
     activation = Activation("elu" if is_elu else "tanh")
     steps: list[Step] = [layers.dense[0]] if is_elu else [layers.dense[0], activation]

@@ -10,8 +10,6 @@ from city.errors import InputError
 from export.actors import Actor
 from export.actors.steps import FirstChoice, Pad
 
-SUPERSUIT = "supersuit"
-
 
 def for_tl(actor: Actor, inputs: int, choices: int) -> Actor:
     """The shared actor with a TL's inputs and choices. Raises InputError if the TL needs more than the policy has.

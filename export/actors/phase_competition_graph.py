@@ -47,7 +47,11 @@ Junction = Mapping[str, Any]
 
 def logits(x: Any, weights: Mapping[str, Any]) -> Any:
     """Logits [B, P] of observations [B, O] of a junction, or [n, B, P] of n junctions' [n, B, O]."""
-    network = [_of_shape(weights[name], shape) for name, shape in SHAPES.items()]
+    # a fleet stores the network with an axis before
+    network = [
+        weights[name] if weights[name].shape.rank == len(shape) else tf.reshape(weights[name], shape)
+        for name, shape in SHAPES.items()
+    ]
     rows = x if x.shape.rank == 2 else tf.reshape(x, [-1, x.shape[-1]])
     junction = _of_rows({name: weights[name] for name in JUNCTION_RANKS}, tf.shape(rows)[0])
     greens, lanes = _size(junction["protected"]), _size(junction["links"])
@@ -60,11 +64,6 @@ def logits(x: Any, weights: Mapping[str, Any]) -> Any:
     lowered = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
     masked = tf.where(greens_allowed(junction, observed, service), log_p, lowered)
     return masked if x.shape.rank == 2 else tf.reshape(masked, [x.shape[0], -1, greens])
-
-
-def _of_shape(part: Any, shape: Sequence[int]) -> Any:
-    """A part of the network: a fleet stores it with an axis before."""
-    return part if part.shape.rank == len(shape) else tf.reshape(part, shape)
 
 
 def _of_rows(parts: Mapping[str, Any], rows: Any) -> dict[str, Any]:

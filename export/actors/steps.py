@@ -276,13 +276,12 @@ class Branch(Step):
         branches.append(before)
         return before
 
-    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+    def evaluate(self, x: Any, branches: list[Any]) -> Any:
         branches.append(x)
         return x
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
-        branches.append(x)
-        return x
+        return self.evaluate(x, branches)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - NumPy finds bfloat16 by its name from here on
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,14 +62,16 @@ class Checkpoint:
 
 
 def float32_weights(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
-    """A variable's values as float32; values beyond its range become infinite. Raises InputError if they are not
-    floats."""
+    """A variable's values as float32. Raises InputError if they are not floats, or not finite in float32."""
     if not is_float(values.dtype):
         # NumPy's files have no name for bfloat16
         cause = "bytes of no type that NumPy knows (bfloat16?)" if values.dtype.kind == "V" else str(values.dtype)
         raise InputError(f"{name} holds {cause}, not weights; save it as float32: values.astype(numpy.float32)")
     with np.errstate(over="ignore"):
-        return np.asarray(values, np.float32)
+        weights = np.asarray(values, np.float32)
+    if not np.isfinite(weights).all():
+        raise InputError(f"{name} has non-finite values; the training has diverged")
+    return weights
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

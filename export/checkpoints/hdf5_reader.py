@@ -3,7 +3,6 @@ file."""
 
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from export.checkpoints.checkpoint import elements
 from export.checkpoints.regular_files import MAX_BYTES
-from export.checkpoints.torch_tensors import to_native
+from export.checkpoints.torch_tensors import member_bytes, members_of, open_archive
 
 MAX_TEXT_BYTES = 16 << 20
 """Limit for a model's architecture."""
@@ -49,32 +48,35 @@ def contents(path: Path) -> Contents:
     source: Any = path
     config, version = "", ""
     if path.suffix == ".keras":
-        with zipfile.ZipFile(path) as archive:
-            config = _member(archive, "config.json")
-            version = str(json.loads(_member(archive, "metadata.json")).get("keras_version", ""))
-            if archive.getinfo("model.weights.h5").file_size > MAX_BYTES:
-                raise ValueError("its model.weights.h5 is larger than any actor's")
-            source = io.BytesIO(archive.read("model.weights.h5"))
+        with open_archive(path.read_bytes()) as archive:
+            members = members_of(archive)
+            config, metadata = (
+                member_bytes(archive, members[name], MAX_TEXT_BYTES).decode()
+                for name in ("config.json", "metadata.json")
+            )
+            version = str(json.loads(metadata).get("keras_version", ""))
+            source = io.BytesIO(member_bytes(archive, members["model.weights.h5"]))
     with h5py.File(source, "r") as file:
+        if name := file.visititems_links(lambda name, link: name if isinstance(link, h5py.ExternalLink) else None):
+            raise ValueError(f"{name} is a link to another file; save the weights inside")
         config = config or _text(file.attrs.get("model_config", ""))
         version = version or _text(file.attrs.get("keras_version", ""))
         is_whole = path.suffix == ".keras" or "model_config" in file.attrs
-        _refuse_other_files(file)
         # a whole model in HDF5 has its weights in this group
         group = file.get("model_weights", file)
-        names: list[str] = []
-        group.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
+        datasets: dict[str, Any] = {}
+        group.visititems(lambda name, node: datasets.update({name: node}) if isinstance(node, h5py.Dataset) else None)
         arrays: dict[str, NDArray[Any]] = {}
         size = 0
-        for name in names:
-            dataset = group[name]
+        for name, dataset in datasets.items():
+            if dataset.external or dataset.is_virtual:
+                raise ValueError(f"{name} is stored in another file; save the weights inside")
             size += elements(dataset.shape) * dataset.dtype.itemsize
             if size > MAX_BYTES:
                 raise ValueError(f"{name} has shape {list(dataset.shape)}, more than any actor's; the file is corrupt")
             values = np.asarray(dataset)
-            if values.dtype.str == "|V2" and dataset.attrs.get("dtype") == "bfloat16":
-                values = to_native(values.view("<u2"), "bf16")
-            arrays[name] = values
+            is_bfloat16 = values.dtype.str == "|V2" and dataset.attrs.get("dtype") == "bfloat16"
+            arrays[name] = values.view("bfloat16") if is_bfloat16 else values
         layers = None
         if "layer_names" in group.attrs:
             layers = tuple(
@@ -82,33 +84,6 @@ def contents(path: Path) -> Contents:
                 for name in map(_text, group.attrs["layer_names"])
             )
     return Contents(arrays, layers, KerasModel(config, version) if is_whole else None)
-
-
-def _refuse_other_files(group: Any, path: str = "", seen: set[int] | None = None) -> None:
-    """Raise ValueError if a link or a dataset refers to another file, which an export must not read."""
-    import h5py
-
-    seen = set() if seen is None else seen
-    address = h5py.h5o.get_info(group.id).addr
-    if address in seen:
-        return  # hard links may form a cycle
-    seen.add(address)
-    for name in group:
-        where = f"{path}{name}"
-        if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
-            raise ValueError(f"{where} is a link to another file; save the weights inside")
-        node = group.get(name)
-        if isinstance(node, h5py.Dataset) and (node.external or node.is_virtual):
-            raise ValueError(f"{where} is stored in another file; save the weights inside")
-        if isinstance(node, h5py.Group):
-            _refuse_other_files(node, f"{where}/", seen)
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> str:
-    """Read a member as text. Raises ValueError if it is too large, KeyError if it is missing."""
-    if archive.getinfo(name).file_size > MAX_TEXT_BYTES:
-        raise ValueError(f"its {name} is larger than any model's")
-    return archive.read(name).decode()
 
 
 def _text(value: Any) -> str:

@@ -62,10 +62,7 @@ class Helper(Generic[T]):
 
         Raises InputError if it cannot be read.
         """
-        try:
-            status = regular_files.check(path)
-        except OSError as error:
-            raise InputError(f"cannot be read as {self._kind}: {error.strerror}") from None
+        status = regular_files.check(path)
         return self._read(path, status.st_mtime_ns, status.st_size)
 
     def call(self, *arguments: Any, limit_s: int | None = None) -> T:

@@ -1,7 +1,6 @@
 """Keras weights in HDF5: `save_weights` of Keras 2 (.h5) and 3 (.weights.h5), and whole models (.h5, .keras)."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError
@@ -13,6 +12,7 @@ from export.checkpoints.layers import (
     LayerParts,
     build_layers,
     check_numbers,
+    grouped,
     output_sizes,
     refuse_other_layers,
     refuse_unknown_variables,
@@ -31,21 +31,15 @@ def _layers(file: Contents, strict: bool) -> Layers:
     parts_of, order = _keras3(file) if file.layers is None else _keras2(file)
     read_names = {name for parts in parts_of.values() for name, _ in parts.values()}
     unread = tuple(sorted(set(file.arrays) - read_names))
+    checkpoint = checkpoint_of(file.arrays, ordered=False)
     if strict:
-        refuse_other_layers(checkpoint_of(file.arrays, ordered=False).stored.values(), "")
-        checkpoint = checkpoint_of({name: file.arrays[name] for name in unread}, ordered=False)
-        refuse_unknown_variables(checkpoint.stored.values(), "", output_sizes(parts_of, order))
+        refuse_other_layers(checkpoint.stored.values(), "")
+        refuse_unknown_variables([checkpoint.stored[name] for name in unread], "", output_sizes(parts_of, order))
     layers = build_layers(parts_of, order, unread)
     if file.layers is not None or all(_NUMBERED.match(layer) for layer in order):
         return layers
     # a subclassed model: its attributes are listed alphabetically, not in the order of calls
-    groups: dict[str, list[str]] = {}
-    for layer in order:
-        groups.setdefault(layer.split("/")[0], []).append(layer)
-    return replace(
-        layers,
-        groups=tuple(replace(build_layers(parts_of, names, ()), name=group) for group, names in groups.items()),
-    )
+    return grouped(checkpoint, layers, order, "")
 
 
 def _keras2(file: Contents) -> tuple[LayerParts, list[str]]:

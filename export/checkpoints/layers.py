@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from city.errors import InputError
 from export.actors.architectures import Layers
 from export.actors.steps import BatchNorm, Dense, Float32Array
@@ -44,7 +42,7 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
     unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
     if strict:
         _refuse_unread([checkpoint.stored[name] for name in unread], scope, parts_of, order)
-    return _grouped(checkpoint, build_layers(parts_of, order, unread), order, f"{scope}/" if scope else "")
+    return grouped(checkpoint, build_layers(parts_of, order, unread), order, f"{scope}/" if scope else "")
 
 
 def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
@@ -86,7 +84,7 @@ def _refuse_unread(unread: Sequence[StoredVariable], scope: str, parts_of: Layer
             )
 
 
-def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
+def grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
     """Split the layers into groups if their names do not define the order of calls.
 
     Names without numbers (fc_one, output; attributes of a model) do not define it. Other layers may be called between
@@ -267,9 +265,6 @@ def build_layers(parts_of: LayerParts, order: list[str], unread: tuple[str, ...]
     for name in order:
         parts = {part: values for part, (_, values) in parts_of[name].items()}
         stored_as = {part: stored for part, (stored, _) in parts_of[name].items()}
-        for part, values in parts.items():
-            if not np.isfinite(values).all():
-                raise InputError(f"{name}/{part} has non-finite values; the training has diverged")
         if "mean" in parts or "variance" in parts:
             norms.append(_batch_norm(name, parts, stored_as))
         else:

@@ -82,8 +82,6 @@ class StateDict:
 
     def _read(self, name: str) -> NDArray[np.float32]:
         values = float32_weights(name, self._arrays[name])
-        if not np.isfinite(values).all():
-            raise InputError(f"{name} has non-finite values; the training has diverged")
         self._read_names.add(name)
         return values
 

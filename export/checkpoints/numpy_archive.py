@@ -44,12 +44,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
 
     def load(name: str) -> NDArray[Any]:
-        with (
-            library_errors(f"{name} cannot be read"),
-            zipfile.ZipFile(path) as archive,
-            archive.open(keys[name]) as file,
-        ):
-            return np.asarray(npy.read_array(file, allow_pickle=False))
+        with library_errors(f"{name} cannot be read"), np.load(path, allow_pickle=False) as archive:
+            return np.asarray(archive[keys[name]])
 
     # layers of one name are ordered by their numbers, others by their position in the archive
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}

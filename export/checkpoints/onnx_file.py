@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, library_errors
 from export.actors import Actor, activations
 from export.actors.activations import Floats
 from export.actors.steps import Activation, Affine, Clip, Dense, Step
@@ -48,12 +48,12 @@ class Onnx(Source):
     format = "onnx"
     suffixes = (".onnx",)
     has_scopes = False
+    has_tensors = True
 
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_graph(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(request)
         graph = _graph(path)
         output = _output(graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
@@ -73,7 +73,7 @@ class Onnx(Source):
         if (request.categorical or ends_with_choices) and not ends_with_softmax:
             scores = request.scores([output, *read_names])
         actor = Actor("mlp", tuple(steps), unread, scores)
-        return StoredActor(actor, "", action_kind="categorical" if ends_with_choices else None)
+        return StoredActor(actor, action_kind="categorical" if ends_with_choices else None)
 
 
 def _graph(path: Path) -> OnnxGraph:
@@ -118,9 +118,8 @@ class _Chain:
         size = graph.input_size or self._first_size(graph.arrays)
         scales = np.repeat(PROBE_SCALES, PROBES_OF_A_SCALE)[:, None]
         self._probes = (scales * np.random.default_rng(3).standard_normal((len(scales), size))).astype(np.float32)
-        values: Values = _HELPER.call(path, output, self._probes)
-        self._values, self._failure = values.by_name, values.reason
-        computed = {name: rows[0] for name, rows in values.by_name.items() if name not in self._dependent}
+        self._values: Values = _HELPER.call(path, output, self._probes)
+        computed = {name: rows[0] for name, rows in self._values.items() if name not in self._dependent}
         self._constants = {**graph.arrays, **computed}
 
     def steps(self) -> tuple[list[Step], bool]:
@@ -132,15 +131,13 @@ class _Chain:
             node = block[-1]
             if skipped:
                 skipped -= 1
-            elif not self._continues(block, last) and not chooses:
+            elif not chooses and (len(block) > 1 or self._dependent.intersection(node.inputs) != {last}):
                 activation, skipped = self._activation(k, last)
                 steps.append(activation)
             elif node.operation in CHOICES:
                 chooses = True
             elif chooses and node.operation not in UNCHANGED:
                 raise self._refused(node, "follows a softmax or argmax, where an actor ends")
-            elif node.outputs[0] not in self._values:
-                raise self._refused(node, f"cannot be evaluated: {self._failure}")
             elif not chooses:
                 self._append(steps, node)
                 self._compare(steps, node)
@@ -159,10 +156,6 @@ class _Chain:
                 blocks.append([])
         return blocks[:-1]
 
-    def _continues(self, block: Sequence[Node], last: str) -> bool:
-        """Tell whether a block is one operation on the tensor before it."""
-        return len(block) == 1 and [name for name in block[0].inputs if name in self._dependent] == [last]
-
     def _activation(self, k: int, last: str) -> tuple[Activation, int]:
         """The activation that several operations compute, and how many further blocks belong to it.
 
@@ -171,20 +164,16 @@ class _Chain:
         x = self._rows(last)
         for more, block in enumerate(self._blocks[k : k + 1 + MAX_FACTORS]):
             y = self._rows(block[-1].outputs[0])
-            if x is None or y is None or x.shape != y.shape:
-                break
-            for kind in activations.ACTIVATIONS:
+            for kind in activations.ACTIVATIONS if x.shape == y.shape else ():
                 if (np.abs(activations.numpy(kind)(x) - y) <= TOLERANCE * np.maximum(1.0, np.abs(y))).all():
                     return Activation(kind), more
         raise self._refused(
             self._blocks[k][-1], "does not continue a single chain of operations; only an MLP can be exported"
         )
 
-    def _rows(self, tensor: str) -> Floats | None:
-        """A tensor's values, one row for each probe. `None` if they cannot be evaluated."""
-        values = self._probes if tensor == self._observation else self._values.get(tensor)
-        if values is None or len(values) != len(self._probes) or len({value.size for value in values}) != 1:
-            return None
+    def _rows(self, tensor: str) -> Floats:
+        """A tensor's values, one row for each probe: all rows have the shape of one observation's."""
+        values = self._probes if tensor == self._observation else self._values[tensor]
         return np.stack([value.reshape(-1) for value in values]).astype(np.float64)
 
     def _append(self, steps: list[Step], node: Node) -> None:
@@ -200,7 +189,7 @@ class _Chain:
         elif operation == LEAKY_RELU:
             steps.append(Activation(f"leaky_relu:{np.float32(node.attributes.get('alpha', 0.01))}"))
         elif operation in ("Gemm", "MatMul"):
-            kernel, bias = self._kernel(inputs[1]), inputs[2] if len(inputs) > 2 else ""
+            kernel, bias = self._constant(inputs[1]), inputs[2] if len(inputs) > 2 else ""
             steps.append(self._dense(node, inputs[1], kernel.T if node.attributes.get("transB") else kernel, bias))
         elif operation == "Clip":
             steps.append(Clip((self._bound(node, 1),), (self._bound(node, 2),)))
@@ -215,13 +204,11 @@ class _Chain:
 
     def _compare(self, steps: Sequence[Step], node: Node) -> None:
         """Raise InputError unless the steps up to an operation have the same output as it."""
-        expected = self._values[node.outputs[0]]
-        actual: Floats = self._probes[: len(expected)].astype(np.float64)
-        branches: list[Floats] = []
+        actual: Floats = self._probes.astype(np.float64)
         try:
             for step in steps:
-                actual = step.evaluate(actual, branches)
-            difference = np.abs(np.stack([value.reshape(-1) for value in expected]) - actual).max()
+                actual = step.evaluate(actual, [])
+            difference = np.abs(self._rows(node.outputs[0]) - actual).max()
             agrees = difference <= TOLERANCE * max(1.0, float(np.abs(actual).max()))
         except ValueError:
             agrees = False  # different shapes
@@ -233,19 +220,13 @@ class _Chain:
 
     def _dense(self, node: Node, kernel_name: str, kernel: NDArray[np.float32], bias: str) -> Dense:
         # a bias may have shape [1, units]
-        shift = self._constant(bias).reshape(-1) if bias else None
-        if 0 in kernel.shape or (shift is not None and shift.shape != kernel.shape[1:]):
-            raise self._refused(node, "has a kernel and a bias of different sizes")
+        shift = self._constant(bias, kernel.shape[1]) if bias else None
         stored_as = {"kernel": kernel_name, **({"bias": bias} if bias else {})}
         return Dense(node.name, np.ascontiguousarray(kernel), shift, stored_as)
 
     def _scale(self, node: Node) -> Affine:
-        """x + c, x - c, x * c or x / c as an affine step."""
         size = self._values[node.outputs[0]][0].size
-        try:
-            c = np.broadcast_to(self._constant(self._constant_of(node)).reshape(-1), (size,)).astype(np.float32)
-        except ValueError:
-            raise self._refused(node, "has a constant of another size") from None
+        c = self._constant(self._constant_of(node), size)
         zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)
         match node.operation:
             case "Add":
@@ -269,19 +250,15 @@ class _Chain:
     def _constant_of(self, node: Node) -> str:
         return next(name for name in node.inputs if name not in self._dependent)
 
-    def _constant(self, name: str) -> NDArray[np.float32]:
-        values = float32_weights(name, self._constants[name])
-        if not np.isfinite(values).all():
-            raise InputError(
-                f"its constant {name} holds {self._constants[name].dtype} values that are not finite in float32"
-            )
-        return values
-
-    def _kernel(self, name: str) -> NDArray[np.float32]:
+    def _constant(self, name: str, size: int = 0) -> NDArray[np.float32]:
+        """A constant's values, repeated to a row of this size if there is one. Raises InputError."""
         if name not in self._constants:
             raise InputError(f"weights {name} depend on the observation; an actor's are constant")
-        values = self._constant(name)
-        if values.ndim != 2:
+        values = float32_weights(name, self._constants[name])
+        if size:
+            with library_errors(f"its constant {name} has another size"):
+                values = np.broadcast_to(values.reshape(-1), (size,))
+        elif values.ndim != 2:
             raise InputError(f"weights {name} have shape {list(values.shape)}, not 2 dimensions")
         return values
 

@@ -1,6 +1,6 @@
 """Read the graph of an ONNX file and evaluate it for some observations; both run in a helper process.
 
-A graph is evaluated only if every operation that its output depends on is one of OPERATIONS.
+A graph is evaluated only if every operation that its output depends on is one of OPERATIONS or PARTS.
 Operators: https://onnx.ai/onnx/operators/
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import first_line
 from export.checkpoints.checkpoint import MAX_ELEMENTS
 
 DOMAINS = ("", "ai.onnx")
@@ -75,14 +74,8 @@ class OnnxGraph:
         return nodes[::-1]
 
 
-@dataclass(frozen=True)
-class Values:
-    """The values of tensors for some observations."""
-
-    by_name: Mapping[str, Sequence[NDArray[Any]]]
-    """One array for each observation. Tensors from the first operation that fails on are missing."""
-    reason: str = ""
-    """Why that operation cannot be evaluated, or ""."""
+Values = Mapping[str, Sequence[NDArray[Any]]]
+"""Tensors by name, one array for each observation."""
 
 
 def contents(path: Path, output: str = "", observations: NDArray[np.float32] | None = None) -> Any:
@@ -141,60 +134,19 @@ def _node(node: Any) -> Node:
 
 
 def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.float32]) -> Values:
-    from onnx import helper
-
-    nodes, opsets = _evaluated(model, graph, output)
-    evaluators: dict[int, Any] = {}
-    (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
-    dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
-    rows = []
-    for row in observations:
-        # one by one, because the graph may have a fixed batch size of 1
-        results: dict[str, Any] = {**graph.arrays, observation.name: row[None].astype(dtype)}
-        reason = _evaluate(nodes, opsets, evaluators, results)
-        rows.append(results)
-        if reason:
-            break
-    produced = [name for node in nodes for name in node.output if name in rows[-1]]
-    return Values({name: [results[name] for results in rows] for name in produced}, reason)
-
-
-def _evaluated(model: Any, graph: OnnxGraph, output: str) -> tuple[list[Any], Sequence[Any]]:
-    """The operations that an output depends on, and the file's opsets. Raises ValueError if one is unknown."""
-    upstream = graph.upstream(output)
-    if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS | PARTS]:
-        raise ValueError(f"its operation {unknown[0]} is not supported")
-    produced = {name for node in upstream for name in node.outputs}
-    return [node for node in model.graph.node if produced & set(node.output)], model.opset_import
-
-
-def _evaluator(node: Any, opsets: Sequence[Any], results: Mapping[str, Any]) -> Any:
-    """ONNX's evaluator of one operation, which gets the types of its inputs: it writes Gelu as operations for them."""
-    from onnx import helper
+    from onnx import helper, shape_inference
     from onnx.reference import ReferenceEvaluator
 
-    types = {name: helper.np_dtype_to_tensor_dtype(results[name].dtype) for name in node.input if name}
-    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    graph = helper.make_graph([node], "operation", inputs, outputs)
-    return ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
-
-
-def _evaluate(nodes: Sequence[Any], opsets: Sequence[Any], evaluators: dict[int, Any], results: dict[str, Any]) -> str:
-    """Add the outputs of each operation to the results. Return why an operation cannot be evaluated, or "".
-
-    Args:
-        nodes: the operations, in order.
-        opsets: the file's.
-        evaluators: by number of the operation; each is made at its first evaluation.
-        results: tensors by name, those of the file included.
-    """
-    for k, node in enumerate(nodes):
-        try:
-            if k not in evaluators:
-                evaluators[k] = _evaluator(node, opsets, results)
-            outputs = evaluators[k].run(None, {name: results[name] for name in node.input if name})
-        except Exception as error:  # noqa: BLE001 - NumPy and onnx raise several kinds for shapes and types that do not fit
-            return first_line(error)
-        results |= zip(node.output, map(np.asarray, outputs), strict=False)
-    return ""
+    upstream = graph.upstream(output)
+    used = {output, *(name for node in upstream for name in (*node.inputs, node.outputs[0]))}
+    names = [name for node in upstream for name in node.outputs if name in used]
+    nodes = [node for node in model.graph.node if not used.isdisjoint(node.output)]
+    del model.graph.node[:], model.graph.output[:]
+    model.graph.node.extend(nodes)
+    # ONNX writes Gelu as operations for the types of its inputs
+    evaluator = ReferenceEvaluator(shape_inference.infer_shapes(model))
+    (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
+    dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
+    # one by one, because the graph may have a fixed batch size of 1
+    rows = [evaluator.run(names, {observation.name: row[None].astype(dtype)}) for row in observations]
+    return dict(zip(names, (list(map(np.asarray, tensors)) for tensors in zip(*rows, strict=True)), strict=True))

@@ -108,8 +108,6 @@ class PhaseNetworks(Source):
         return open_checkpoint(path)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        self.refuse_tensor(request)
-        self.refuse_scope(request)
         contract = request.contract
         if contract is None or contract.observation.dialect != DIALECT.name:
             dialect = "no dialect" if contract is None else f"dialect {contract.observation.dialect}"
@@ -120,7 +118,7 @@ class PhaseNetworks(Source):
         stat = path.stat()
         actor, unread = _read(path, stat.st_mtime_ns, stat.st_size)
         step = PhaseCompetition(actor, Junction.of_contract(contract))
-        return StoredActor(Actor("phase-competition", (step,), unread), "", action_kind=CATEGORICAL)
+        return StoredActor(Actor("phase-competition", (step,), unread), action_kind=CATEGORICAL)
 
     def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]]:
         load(path)
@@ -150,7 +148,6 @@ def _training_text(training: Mapping[str, Any]) -> str:
 
 
 def _gate_lines(gate: Any) -> list[str]:
-    """The results of the gate that a network has passed; none without a gate."""
     if not isinstance(gate, dict):
         return []
     return [

@@ -21,23 +21,23 @@ _KINDS = {
 }
 
 
-def check_model(folder: Path) -> None:
-    """Raise InputError if a file of a version's folder is missing, not a regular file or too large."""
+def check_folder(folder: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Raise InputError if a file in a model's folder is missing, not a regular file or too large."""
     for path in sorted(folder.rglob("*")):
         if not path.is_dir():
-            with errors_about(path):
-                try:
-                    check(path)
-                except OSError as error:
-                    raise InputError(f"cannot be read: {error.strerror}; export the model again") from None
+            check(path, max_bytes)
 
 
 def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
     """The status of a file, with links followed; called before any file of a checkpoint is opened.
 
-    Raises InputError if it is not a regular file or larger than `max_bytes`, OSError if it is missing.
+    Raises InputError if it is missing, not a regular file or larger than `max_bytes`.
     """
-    status = path.stat()
+    with errors_about(path):
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}") from None
     with errors_about(path):
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")

@@ -26,20 +26,20 @@ from numpy.typing import NDArray
 from city.errors import InputError, errors_about
 from export.actors import Actor
 from export.actors.steps import Step
-from export.checkpoints import pickled_arrays, regular_files
+from export.checkpoints import pickled_arrays, regular_files, spaces
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, Opaque, load
+from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
-from export.checkpoints.vec_normalize import Normalisation
+from export.checkpoints.spaces import CONTINUOUS
+from export.checkpoints.vec_normalize import LIBRARIES, Normalisation
+from serving.contract import CATEGORICAL
 
 OLD_STATE_FILE = "policy_state.pkl"
 """A policy of RLlib's old API stack."""
 STATE_FILES = ("module_state.pkl", "module_state.msgpack")
 CONFIG_FILE = "class_and_ctor_args.pkl"
-LIBRARIES = ("ray", "gymnasium", "numpy")
-"""Libraries whose objects in pickles only hold settings; they are not rebuilt."""
 CONNECTORS = {
     "AddObservationsFromEpisodesToBatch", "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch",
     "AgentToModuleMapping", "BatchIndividualItems", "NumpyToTensor",
@@ -69,7 +69,7 @@ def contents(path: Path) -> Any:
     """Read one policy, a `Module`, or a filter's `Normalisation`; called in a helper process. Raises ValueError,
     OSError."""
     if path.parent.name == FILTER:
-        return _statistics(_plain(_bytes(path)))
+        return _statistics(_plain(path))
     return _module(path)
 
 
@@ -78,12 +78,12 @@ def _bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _plain(data: bytes) -> Any:
-    return load(data, pickled_arrays.REBUILDERS, LIBRARIES)
+def _plain(path: Path) -> Any:
+    return load(_bytes(path), pickled_arrays.REBUILDERS, ("ray", *LIBRARIES))
 
 
 def _module(path: Path) -> Module:
-    stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(_bytes(path))
+    stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(path)
     if not isinstance(stored, dict):
         raise ValueError("it is not a table of weights by name")
     arrays = {}
@@ -92,11 +92,7 @@ def _module(path: Path) -> Module:
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array
-    return _module_of_constructor(_plain(_bytes(path.with_name(CONFIG_FILE))), arrays)
-
-
-def _module_of_constructor(constructor: Any, arrays: Mapping[str, NDArray[Any]]) -> Module:
-    """The policy with these arrays. `constructor`: the module's class and arguments. Raises ValueError."""
+    constructor = _plain(path.with_name(CONFIG_FILE))
     try:
         module_class, (_, arguments) = constructor["class"], constructor["ctor_args_and_kwargs"]
         observation, action = arguments["observation_space"], arguments["action_space"]
@@ -107,31 +103,8 @@ def _module_of_constructor(constructor: Any, arrays: Mapping[str, NDArray[Any]])
         raise ValueError(f"{CONFIG_FILE} beside it holds no model config")
     settings = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
     class_name = getattr(module_class, "global_name", "unknown")
-    return Module(arrays, class_name, settings, _observation_size(observation), _choices(action))
-
-
-def _observation_size(space: Any) -> int:
-    """Size of a Box of one dimension. Raises ValueError for other spaces."""
-    state = space.state if isinstance(space, Opaque) else None
-    shape = state.get("_shape") if isinstance(state, dict) else None
-    if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(space).endswith("Box"):
-        raise ValueError(
-            f"its observation space is {_class_of(space)} {shape or ''}; only a Box of one dimension can be exported"
-        )
-    return int(shape[0])
-
-
-def _choices(space: Any) -> int:
-    """Number of choices from 0 on. Raises ValueError for other spaces than Discrete."""
-    if not isinstance(space, Opaque) or not space.global_name.endswith(".Discrete"):
-        raise ValueError(f"its action space is {_class_of(space)}; only Discrete can be exported")
-    if not isinstance(space.state, dict) or int(space.state.get("start", 0)) != 0:
-        raise ValueError("its choices do not begin at 0, which is not supported")
-    return int(space.state["n"])
-
-
-def _class_of(value: Any) -> str:
-    return str(getattr(value, "global_name", type(value).__name__)).rpartition(".")[2]
+    sizes = spaces.read(observation, "observation", CONTINUOUS).size, spaces.read(action, "action", CATEGORICAL).size
+    return Module(arrays, class_name, settings, *sizes)
 
 
 def _msgpack(data: bytes) -> Any:
@@ -141,12 +114,10 @@ def _msgpack(data: bytes) -> Any:
     def array(entry: dict[Any, Any]) -> Any:
         if b"nd" not in entry:
             return entry
-        shape, code, raw = entry.get(b"shape"), entry.get(b"type"), entry.get(b"data")
+        shape, code, raw = entry.get(b"shape"), entry.get(b"type"), entry.get(b"data") or b""
         if not isinstance(code, str) or not re.fullmatch(r"[<>|=]?[fiu][1248]", code) or not isinstance(shape, list):
             raise ValueError(f"an array has type {code!r}, not numbers")
-        dtype = pickled_arrays.Dtype(code.lstrip("<>|="))
-        dtype.byte_order = ">" if code.startswith(">") else "<"
-        return pickled_arrays.from_bytes(raw, dtype, tuple(shape))
+        return np.frombuffer(raw, code).reshape(shape)
 
     return msgpack.unpackb(data, object_hook=array, raw=False, strict_map_key=False)
 
@@ -163,8 +134,6 @@ def _statistics(state: Any) -> Normalisation:
     count = int(running[0]["num_pushes"])
     mean, squares = (_decoded(running[0][key]) for key in ("mean_array", "sum_sq_diff_array"))
     variance = squares / (count - 1) if count > 1 else np.square(mean)
-    if mean.ndim != 1 or mean.shape != variance.shape or not (variance >= 0).all() or not np.isfinite(mean).all():
-        raise ValueError("its statistics are damaged")
     clip = entry.get("clip_by_value")
     variance = np.square(np.sqrt(variance) + FILTER_EPSILON)
     return Normalisation(mean, variance, None if clip is None else float(clip))
@@ -216,25 +185,19 @@ class RLlib(Source):
         return checkpoint_of(_read(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(request)
-        self.refuse_tensor(request)
         module = _read(path)
         steps, unread = _steps(module)
         check_network(steps, module.inputs, module.choices)
         normalising_steps, note = _normalising_steps(path, module.inputs)
-        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, "categorical")
+        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, CATEGORICAL)
 
 
 def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
     """(the actor's steps, the unread tensors). Raises InputError."""
     config, state = module.config, StateDict(module.arrays)
-    for key, name in (
-        ("use_lstm", "an LSTM"),
-        ("fcnet_use_layernorm", "layer norms"),
-        ("head_fcnet_use_layernorm", "layer norms"),
-    ):
+    for key in ("use_lstm", "fcnet_use_layernorm", "head_fcnet_use_layernorm"):
         if config.get(key):
-            raise InputError(f"its model has {name} ({key}); only MLPs can be exported")
+            raise InputError(f"its model has {key}; only MLPs can be exported")
     if not module.class_name.startswith("ray.rllib.algorithms.") or not module.class_name.endswith("TorchRLModule"):
         raise InputError(f"its module is {module.class_name}; only RLlib's default PPO modules can be exported")
     encoder = next(
@@ -284,9 +247,8 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
     with errors_about(file):
         statistics: Normalisation = _HELPER.read(file)
-        return statistics.steps(
-            "mean_std_filter", inputs, stored_as
-        ), "observations are normalised by its MeanStdFilter"
+        steps = statistics.steps("mean_std_filter", inputs, stored_as)
+    return steps, f"observations are normalised by its {FILTER}"
 
 
 SOURCE = RLlib()

@@ -3,12 +3,11 @@
 import numpy as np
 import safetensors
 
-from export.checkpoints.torch_tensors import SavedTensors, stored_dtype, to_native
+from export.checkpoints.torch_tensors import SavedTensors
 
 DTYPES = {
-    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bf16", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
-    "U8": "u1",
-    "BOOL": "b1",
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bfloat16", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
+    "U8": "u1", "BOOL": "b1",
 }  # fmt: skip
 
 
@@ -25,8 +24,7 @@ def read(data: bytes) -> SavedTensors:
             raise ValueError(f"its tensor {key} has dtype {dtype}, not one of {', '.join(DTYPES)}")
         if name in arrays:
             raise ValueError(f"two of its tensors are called {name}")
-        values = np.frombuffer(tensor["data"], stored_dtype(DTYPES[dtype]))
-        arrays[name] = to_native(values.reshape(tensor["shape"]), DTYPES[dtype])
+        arrays[name] = np.frombuffer(tensor["data"], DTYPES[dtype]).reshape(tensor["shape"])
     if not arrays:
         raise ValueError("it holds no tensors")
     return SavedTensors(arrays, ())

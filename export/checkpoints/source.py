@@ -77,7 +77,7 @@ class StoredActor:
     """The actor that a checkpoint's weights form."""
 
     actor: Actor
-    scope: str
+    scope: str = ""
     note: str = ""
     """How it was read, for the user."""
     action_kind: str | None = None
@@ -105,6 +105,8 @@ class Source(ABC):
     """Suffixes of files that are one checkpoint each."""
     has_scopes = True
     """True if one checkpoint may hold several agents, in scopes."""
+    has_tensors = False
+    """True if the weights alone define the tensors that a request may name."""
     leaky_relu: str | None = None
     """The leaky_relu of the trainers' library, with its slope. `None` if there are several."""
     serves_any_tl = False
@@ -146,12 +148,8 @@ class Source(ABC):
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         """Build the actor from the weights alone. Raises InputError."""
-        self.refuse_tensor(request)
-        checkpoint, scope = self.open(path), ""
-        if self.has_scopes:
-            scope = request.scope_in(checkpoint)
-        else:
-            self.refuse_scope(request)
+        checkpoint = self.open(path)
+        scope = request.scope_in(checkpoint) if self.has_scopes else ""
         layers = self.layers(path, checkpoint, scope, strict=request.hints.architecture is None)
         hints = request.hints
         if hints.hidden_activation == LEAKY_RELU:
@@ -171,12 +169,7 @@ class Source(ABC):
 
     def refuse_scope(self, request: ActorRequest) -> None:
         """Raise InputError if the request names a scope, for checkpoints of one actor."""
-        if request.scope is not None:
+        if request.scope is not None and not self.has_scopes:
             raise InputError(
                 f"holds one actor, and scope {request.scope} is for checkpoints of several agents; leave the scope out"
             )
-
-    def refuse_tensor(self, request: ActorRequest) -> None:
-        """Raise InputError if the request names a tensor, for checkpoints without a graph."""
-        if request.output_tensor is not None:
-            raise InputError("holds only weights, and --output-tensor needs a graph; leave it out")

@@ -2,7 +2,7 @@
 
 Reads PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
 (`q_net.q_net`), SAC and TQC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). Of the
-pickles in `data` (`:serialized:`), it reads the last observation and the bounds of the action space.
+pickles in `data` (`:serialized:`), it reads the spaces and the last observation.
 Continuous actions are those of `predict(deterministic=True)`: clipped to the action space,
 or squashed by tanh and scaled to it.
 
@@ -13,7 +13,7 @@ statistics of the .pkl file beside the zip (`vec_normalize`). Source: stable_bas
 import base64
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, first_line
 from export.actors import Actor
 from export.actors.steps import Activation, Affine, Clip, Step
-from export.checkpoints import pickled_arrays, torch_tensors, vec_normalize
+from export.checkpoints import pickled_arrays, spaces, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.pickled_values import Opaque, load
+from export.checkpoints.pickled_values import load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
-from serving.contract import PROBABILITIES, Q_VALUES
+from export.checkpoints.spaces import CONTINUOUS, Space
+from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
 
 MAX_DATA_BYTES = 1 << 28
 """Limit for `data`, which holds the last observations beside the settings."""
@@ -38,9 +39,7 @@ SPACE_TOLERANCE = 1e-4
 NORMALISED = 10.0
 """VecNormalize's default clip_obs."""
 UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
-KEPT_SETTINGS = (
-    "policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs",
-)  # fmt: skip
+KEPT_SETTINGS = ("policy_class", "policy_kwargs", "_last_original_obs", "use_sde", "n_epochs")
 POLICY_MODULES = ("stable_baselines3.", "sb3_contrib.")
 """Modules of the libraries' own policies; a user's class may compute anything."""
 UNSUPPORTED = {"crossq", "qrdqn", "ars"}
@@ -62,89 +61,54 @@ class SavedPolicy:
     """The policy of a zip."""
 
     settings: Mapping[str, Any]
-    """KEPT_SETTINGS of `data`, without the serialized pickles."""
+    """KEPT_SETTINGS of `data`."""
     arrays: Mapping[str, NDArray[Any]]
-    version: str
+    observation: Space
+    action: Space
     last_observation: NDArray[Any] | None
     """The last observation of training, after normalisation. `None` if it cannot be read."""
-    observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """(low, high) of a Box, exact. `None` if the space is not a Box, or they cannot be read."""
-    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """The same of the actions."""
 
 
 def contents(path: Path) -> SavedPolicy:
     """Read a zip; called in a helper process. Raises ValueError, OSError."""
     with torch_tensors.open_archive(path.read_bytes()) as archive:
         members = torch_tensors.members_of(archive)
-        _check_members(members)
+        if missing := [name for name in ("data", "policy.pth") if name not in members]:
+            raise ValueError(
+                f"it has no member {missing[0]}; write it with model.save(path), or name a file of torch.save .pt, a "
+                "Keras model .keras; of stable-baselines 2, save numpy.savez('actor.npz', **model.get_parameters())"
+            )
+        data = torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES)
         try:
-            settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
-        except RecursionError:
-            raise ValueError("its member data is nested too deeply") from None
-        except (UnicodeDecodeError, json.JSONDecodeError):
-            raise ValueError("its member data is not JSON") from None
+            settings = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"its member data cannot be read ({first_line(error)})") from None
         if not isinstance(settings, dict):
             raise ValueError("its member data holds no settings")
-        version = ""
-        if "_stable_baselines3_version" in members:
-            text = torch_tensors.member_bytes(archive, members["_stable_baselines3_version"], 1000)
-            version = text.decode("ascii", "replace").strip()
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
-    kept = {key: _without_pickles(settings[key]) for key in KEPT_SETTINGS if key in settings}
+    observation = spaces.read(_unpickled(settings, "observation_space"), "observation", CONTINUOUS)
+    if settings["observation_space"].get("_shape") != [observation.size]:
+        raise ValueError("its observation space has two sizes; the file is damaged")
+    try:
+        last_observation = pickled_arrays.numbers(_unpickled(settings, "_last_obs"))
+    except ValueError:
+        last_observation = None
     return SavedPolicy(
-        kept,
+        {key: settings[key] for key in KEPT_SETTINGS if key in settings},
         tensors.arrays,
-        version,
-        pickled_arrays.numbers(_unpickled(settings.get("_last_obs"))),
-        _bounds(_unpickled(settings.get("observation_space"))),
-        _bounds(_unpickled(settings.get("action_space"))),
+        observation,
+        spaces.read(_unpickled(settings, "action_space"), "action", CATEGORICAL, CONTINUOUS),
+        last_observation,
     )
 
 
-def _check_members(members: Collection[str]) -> None:
-    """Raise ValueError unless the zip is one of `model.save`."""
-    missing = [name for name in ("data", "policy.pth") if name not in members]
-    if missing and "parameters" in members:
-        raise ValueError(
-            "it was written by stable-baselines 2, which is not read; save its weights by name: "
-            "numpy.savez('actor.npz', **model.get_parameters())"
-        )
-    if missing and any(name.endswith("/data.pkl") for name in members):
-        raise ValueError(
-            "it was written by policy.save or torch.save; write it with model.save(path), or save "
-            "model.policy.state_dict() as .pt"
-        )
-    if missing and "model.weights.h5" in members:
-        raise ValueError("it is a Keras model; name it .keras")
-    if missing:
-        raise ValueError(
-            f"it has no member {missing[0]}, or is cut off; copy it again, or write it with model.save(path)"
-        )
-
-
-def _bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    state = space.state if isinstance(space, Opaque) else None
-    if not isinstance(state, dict):
-        return None
-    low, high = pickled_arrays.numbers(state.get("low")), pickled_arrays.numbers(state.get("high"))
-    if low is None or high is None:
-        return None
-    return tuple(np.ravel(low).astype(float).tolist()), tuple(np.ravel(high).astype(float).tolist())
-
-
-def _unpickled(setting: Any) -> Any:
-    """The object in a setting's pickle, read without running it. `None` if it cannot be read."""
+def _unpickled(settings: Mapping[str, Any], key: str) -> Any:
+    """The object in a setting's pickle, read without running it. Raises ValueError."""
     try:
-        return load(base64.b64decode(setting[":serialized:"]), pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
-    except (ValueError, TypeError, LookupError):
-        return None  # the printed values beside the pickle are checked instead
-
-
-def _without_pickles(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_pickles(item) for key, item in value.items() if key not in (":serialized:", "__doc__")}
-    return value
+        pickled = base64.b64decode(settings[key][":serialized:"])
+    except (TypeError, LookupError):
+        raise ValueError(f"its {key} was not saved; save it without exclude") from None
+    return load(pickled, pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
 
 
 _HELPER = Helper(contents, "a stable-baselines3 file")
@@ -163,98 +127,28 @@ class StableBaselines3(Source):
         return checkpoint_of(_HELPER.read(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(request)
-        self.refuse_tensor(request)
         saved = _HELPER.read(path)
-        inputs, action = _observation_size(saved), _action_space(saved)
-        steps, unread, scores = _steps(saved, action)
-        check_network(steps, inputs, action.size)
-        normalising_steps, note = _normalising_steps(path, saved, inputs)
-        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, action.kind)
+        steps, unread, scores = _steps(saved)
+        check_network(steps, saved.observation.size, saved.action.size)
+        normalising_steps, note = _normalising_steps(path, saved)
+        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, saved.action.kind)
 
 
-@dataclass(frozen=True)
-class SavedActionSpace:
-    kind: str
-    """`categorical` or `continuous`."""
-    size: int
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-
-
-def _observation_size(saved: SavedPolicy) -> int:
-    space: Any = saved.settings.get("observation_space")
-    kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
-    shape = space.get("_shape") if isinstance(space, dict) else None
-    if not kind.endswith("box.Box'>"):
-        raise InputError(
-            f"its observation space is {_class_name(kind)}; "
-            "only a Box of one dimension, such as sumo-rl's, can be exported"
-        )
-    if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
-        raise InputError(
-            f"its observation has shape {shape}; only a Box of one dimension, such as sumo-rl's, can be exported"
-        )
-    return shape[0]
-
-
-def _action_space(saved: SavedPolicy) -> SavedActionSpace:
-    space: Any = saved.settings.get("action_space")
-    kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
-    if kind.endswith("discrete.Discrete'>"):
-        start, size = str(space.get("start", "0")), str(space.get("n"))
-        if not (size.isascii() and size.isdigit()) or int(size) < 1 or start != "0":
-            raise InputError(
-                f"its action space has {size} choices from {start} on; only choices from 0 on can be exported"
-            )
-        return SavedActionSpace("categorical", int(size))
-    if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list):
-        if len(space["_shape"]) != 1:
-            raise InputError(
-                f"its actions have shape {tuple(space['_shape'])}; only a Box of one dimension can be exported"
-            )
-        # the printed bounds are the second choice: NumPy rounds them as the user's print options say
-        try:
-            low, high = saved.action_bounds or _printed_bounds(space)
-        except ValueError:
-            low, high = (), ()
-        if not np.isfinite((*low, *high)).all():
-            raise InputError(
-                f"its action space is not bounded ({space.get('low')} to {space.get('high')}); "
-                "only bounded actions can be exported"
-            )
-        if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
-            return SavedActionSpace("continuous", len(low), low, high)
-        raise InputError(f"the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
-    advice = "; train one policy for each signal" if "MultiDiscrete" in kind else ""
-    raise InputError(f"its action space is {_class_name(kind)}; only Discrete and Box can be exported{advice}")
-
-
-def _printed_bounds(space: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(low, high) of a Box as NumPy printed them. Raises ValueError: NumPy does not print all of more than 1,000."""
-    low, high = (tuple(map(float, str(space.get(key)).strip("[]").split())) for key in ("low", "high"))
-    return low, high
-
-
-def _steps(saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
+def _steps(saved: SavedPolicy) -> tuple[list[Step], tuple[str, ...], str]:
     """(the actor's steps, the unread tensors, the kind of its scores). Raises InputError."""
     kwargs = saved.settings.get("policy_kwargs")
     if not isinstance(kwargs, dict):
         raise InputError("its policy_kwargs, which contain the activations, were not saved; save it without exclude")
-    _check_extractor(saved, kwargs)
-    policy = saved.settings.get("policy_class")
-    module = str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
-    if not module.startswith(POLICY_MODULES):
-        raise InputError(
-            f"its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
-            "sb3-contrib's: it may act differently; train with MlpPolicy"
-        )
-    if any(part in UNSUPPORTED for part in module.split(".")):
+    extractor = kwargs.get("features_extractor_class")
+    if extractor is not None and not FLATTEN_EXTRACTOR.fullmatch(str(extractor)):
+        raise InputError(f"its features extractor {str(extractor)[:60]} is not MlpPolicy's; train with MlpPolicy")
+    module = _module(saved)
+    if not module.startswith(POLICY_MODULES) or not UNSUPPORTED.isdisjoint(module.split(".")):
         raise _unsupported(saved)
     state = StateDict(saved.arrays)
     steps, is_squashed, scores = _network(saved, state, kwargs)
-    if action.kind == "continuous":
-        steps += _bounded(action) if is_squashed else [Clip(action.low, action.high)]
+    if saved.action.kind == CONTINUOUS:
+        steps += _bounded(saved.action, is_squashed)
     unknown = [name for name in state.unread_beside(TRAINING) if name not in TRAINING_TENSORS]
     if unknown:
         raise InputError(
@@ -263,20 +157,9 @@ def _steps(saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tu
     return steps, state.unread, scores
 
 
-def _check_extractor(saved: SavedPolicy, kwargs: Mapping[str, Any]) -> None:
-    """Raise InputError if a policy has an LSTM, or features extracted from its observation."""
-    for name in saved.arrays:
-        if "lstm" in name:
-            raise InputError(
-                f"{name} is part of an LSTM: its actions depend on earlier observations; train a policy without an LSTM"
-            )
-        if "features_extractor" in name:
-            raise InputError(f"{name} is part of a features extractor (a CNN or a user's class); train with MlpPolicy")
-    extractor = kwargs.get("features_extractor_class")
-    if extractor is not None and not FLATTEN_EXTRACTOR.fullmatch(str(extractor)):
-        raise InputError(
-            f"its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy"
-        )
+def _module(saved: SavedPolicy) -> str:
+    policy = saved.settings.get("policy_class")
+    return str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
 
 
 def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) -> tuple[list[Step], bool, str]:
@@ -310,16 +193,12 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
 
 
 def _unsupported(saved: SavedPolicy) -> InputError:
-    return InputError(
-        f"{_policy_name(saved).removesuffix('Policy')} is not supported; "
-        "supported is MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
-    )
-
-
-def _policy_name(saved: SavedPolicy) -> str:
     policy = saved.settings.get("policy_class")
-    match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
-    return match[1] if match else "a policy of unknown class"
+    found = str(policy.get("__init__", policy)) if isinstance(policy, dict) else "unknown"
+    return InputError(
+        f"its policy ({found.removeprefix('<function ').split(' ')[0]}, of module {_module(saved)}) is not supported: "
+        "only MlpPolicy of stable-baselines3's and sb3-contrib's PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3, DDPG"
+    )
 
 
 def _hidden_activation(kwargs: Mapping[str, Any], default: str) -> str:
@@ -332,8 +211,12 @@ def _hidden_activation(kwargs: Mapping[str, Any], default: str) -> str:
     return activation(match[2] if match and match[1] else activation_class)
 
 
-def _bounded(action: SavedActionSpace) -> list[Step]:
-    """tanh, then the scale from [-1, 1] to the action space."""
+def _bounded(action: Space, is_squashed: bool) -> list[Step]:
+    """A clip to the action space, or tanh and the scale from [-1, 1] to it. Raises InputError."""
+    if not np.isfinite((*action.low, *action.high)).all():
+        raise InputError("its action space is not bounded; only bounded actions can be exported")
+    if not is_squashed:
+        return [Clip(action.low, action.high)]
     low, high = np.array(action.low, np.float32), np.array(action.high, np.float32)
     if (low == -1).all() and (high == 1).all():
         return [Activation("tanh")]
@@ -341,7 +224,7 @@ def _bounded(action: SavedActionSpace) -> list[Step]:
     return [Activation("tanh"), Affine("action_space", half, middle)]
 
 
-def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[list[Step], str]:
+def _normalising_steps(path: Path, saved: SavedPolicy) -> tuple[list[Step], str]:
     """(VecNormalize as steps before the network, a note for the user). Raises InputError if its statistics are
     missing."""
     file = _statistics_file(path, saved)
@@ -353,7 +236,7 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
             )
         return [], UNSEEN if was_normalised is None else ""
-    return vec_normalize.steps(file, inputs)
+    return vec_normalize.steps(file, saved.observation.size)
 
 
 def _is_on_policy(saved: SavedPolicy) -> bool:
@@ -366,13 +249,8 @@ def _was_normalised(saved: SavedPolicy) -> bool | None:
         # these algorithms save the unnormalised observation only if the environment normalises, others always
         key = "_last_original_obs"
         return saved.settings[key] is not None if key in saved.settings else None
-    last = saved.last_observation
-    try:
-        bounds = saved.observation_bounds or _printed_bounds(saved.settings.get("observation_space") or {})
-    except ValueError:
-        return None
-    low, high = map(np.array, bounds)
-    if last is None or not low.shape == high.shape == last.shape[-1:]:
+    last, low, high = saved.last_observation, np.array(saved.observation.low), np.array(saved.observation.high)
+    if last is None or last.shape[-1:] != low.shape:
         return None
     if ((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any():
         return True
@@ -403,11 +281,6 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
         f"it is not clear which statistics of VecNormalize belong to it ({candidates} beside it{unseen}); "
         f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
     )
-
-
-def _class_name(kind: str) -> str:
-    match = re.search(r"(\w+)'>$", kind)
-    return match[1] if match else kind[:60]
 
 
 SOURCE = StableBaselines3()

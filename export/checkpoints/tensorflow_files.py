@@ -41,13 +41,10 @@ def open_checkpoint(prefix: Path, run: Callable[..., Any] = tensorflow_process.r
 
     `run`: calls a function that reads the files, by default in the helper process.
     """
-    try:
-        statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
-    except OSError as error:
-        raise InputError(f"cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
+    statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
     _check_complete(prefix.name, statuses)
     stamp = tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items())
-    listing: Listing = _listing(prefix, stamp, run)
+    listing = _listing(prefix, stamp, run)
 
     def load(name: str) -> NDArray[Any]:
         return np.asarray(run(read_variable, prefix, stamp, listing.keys[name]))
@@ -56,7 +53,6 @@ def open_checkpoint(prefix: Path, run: Callable[..., Any] = tensorflow_process.r
 
 
 def _check_complete(prefix: str, names: Iterable[str]) -> None:
-    """Raise InputError if the index or a data file of a checkpoint is missing."""
     counts = {match[1] for name in names if (match := _SHARD.search(name))}
     shards = {f"{prefix}.data-{k:05d}-of-{count}" for count in counts or ["00001"] for k in range(int(count))}
     if missing := sorted({f"{prefix}.index", *shards}.difference(names)):
@@ -76,66 +72,43 @@ class Listing:
 
 
 @functools.lru_cache(maxsize=1)
-def _listing(prefix: Path, stamp: Stamp, run: Callable[..., Any]) -> Any:
+def _listing(prefix: Path, stamp: Stamp, run: Callable[..., Listing]) -> Listing:
     return run(read_listing, prefix, stamp)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(prefix: Path, _stamp: Stamp) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
+    """(TensorFlow's reader, shapes and dtypes by key), cached: a checkpoint may hold many TLs' actors. Raises
+    InputError."""
+    import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
+
+    with library_errors("cannot be read as a TensorFlow checkpoint"):
+        reader = tf.train.load_checkpoint(str(prefix))
+        return reader, reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+
+
+def read_variable(prefix: Path, stamp: Stamp, key: str) -> Any:
+    """Read a variable's values; called in the helper process. Raises InputError."""
+    reader, shapes, dtypes = _opened(prefix, stamp)
+    with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
+        # the shape comes from the index: a corrupt index must not allocate unlimited memory
+        shape, data_size = shapes[key], sum(size for name, _, size in stamp if not name.endswith(".index"))
+        if dtypes[key].name != "string" and elements(tuple(shape)) * dtypes[key].size > data_size:
+            raise ValueError(f"shape {list(shape)}, more than the {data_size} bytes of the data files")
+        return reader.get_tensor(key)
 
 
 def read_listing(prefix: Path, stamp: Stamp) -> Listing:
     """List a checkpoint's variables; called in the helper process. Raises InputError."""
-    return _Opened.of(prefix, stamp).listing()
-
-
-def read_variable(prefix: Path, stamp: Stamp, key: str) -> NDArray[Any]:
-    """Read a variable's values; called in the helper process. Raises InputError."""
-    return np.asarray(_Opened.of(prefix, stamp).load(key))
-
-
-class _Opened:
-    """A checkpoint opened by TensorFlow."""
-
-    def __init__(self, prefix: Path, stamp: Stamp) -> None:
-        """Open it. Raises InputError."""
-        import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
-
-        with library_errors("cannot be read as a TensorFlow checkpoint"):
-            self._reader = tf.train.load_checkpoint(str(prefix))
-            self._shapes = self._reader.get_variable_to_shape_map()
-            self._dtypes = self._reader.get_variable_to_dtype_map()
-        self._text = tf.string
-        self._data_size = sum(size for name, _, size in stamp if not name.endswith(".index"))
-
-    @staticmethod
-    @functools.lru_cache(maxsize=1)
-    def of(prefix: Path, stamp: Stamp) -> "_Opened":
-        """Cached, because a checkpoint may hold the actors of many TLs."""
-        return _Opened(prefix, stamp)
-
-    def load(self, key: str) -> Any:
-        # the shape comes from the index: a corrupt index must not allocate unlimited memory
-        shape, dtype = self._shapes.get(key, ()), self._dtypes.get(key)
-        if dtype is not None and dtype != self._text and elements(tuple(shape)) * dtype.size > self._data_size:
-            raise InputError(
-                f"{key.removesuffix(_VALUE)} cannot be read: "
-                f"shape {list(shape)}, more than the {self._data_size} bytes of the data files"
-            )
-        with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
-            return self._reader.get_tensor(key)
-
-    def listing(self) -> Listing:
-        by_object = bool(self._reader.has_tensor(_OBJECT_GRAPH))
-        if by_object:
-            with library_errors("its object graph cannot be read", (DecodeError, IndexError, TypeError)):
-                names = _object_names(self.load(_OBJECT_GRAPH))
-            missing = sorted(set(names.values()) - set(self._shapes))
-            if missing:
-                raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
-        else:
-            names = {key: key for key in sorted(self._shapes, key=natural)}
-        stored = {
-            name: StoredVariable(name, tuple(map(int, self._shapes[key])), self._dtypes[key].name)
-            for name, key in names.items()
-        }
-        return Listing(stored, names, by_object)
+    _, shapes, dtypes = _opened(prefix, stamp)
+    names = {key: key for key in sorted(shapes, key=natural)}
+    if _OBJECT_GRAPH in shapes:
+        with library_errors("its object graph cannot be read", (DecodeError, IndexError, TypeError)):
+            names = _object_names(read_variable(prefix, stamp, _OBJECT_GRAPH))
+        if missing := sorted(set(names.values()) - set(shapes)):
+            raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
+    stored = {name: StoredVariable(name, tuple(map(int, shapes[key])), dtypes[key].name) for name, key in names.items()}
+    return Listing(stored, names, _OBJECT_GRAPH in shapes)
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
@@ -197,8 +170,6 @@ class TensorFlowCheckpoint(Source):
 
     def graph(self, path: Path, request: ActorRequest) -> MetaGraph | None:
         meta = meta_graph_path(path)
-        if meta.exists():
-            regular_files.check(meta)
         return MetaGraph() if request.output_tensor is not None or meta.exists() else None
 
 

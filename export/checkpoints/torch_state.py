@@ -5,8 +5,8 @@ activations or the order in which modules are called.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,33 +36,24 @@ def contents(path: Path) -> SavedTensors:
     return safetensors_file.read(data) if path.suffix == SAFETENSORS else torch_tensors.read(data)
 
 
-_HELPER = Helper(contents, "PyTorch weights", libraries=["export.checkpoints.torch_tensors"])
+_HELPER = Helper(contents, "PyTorch weights")
 
 
-@dataclass(frozen=True)
-class ActionScale:
-    """Buffers of CleanRL's SAC, TD3 and DDPG: an action is tanh(y) * action_scale + action_bias."""
-
-    names: tuple[str, str]
-    values: tuple[NDArray[np.float32], NDArray[np.float32]]
-
-    def of_size(self, actions: int) -> Affine:
-        """The step for this number of actions. Raises InputError if the buffers have another size."""
-        for name, values in zip(self.names, self.values, strict=True):
-            if values.size not in (1, actions):
-                raise InputError(f"{name} has {values.size} values for {actions} actions; name other --layers")
-        scale, shift = (np.broadcast_to(values.reshape(-1), (actions,)) for values in self.values)
-        names = {part: (name,) for part, name in zip(Affine.parts, self.names, strict=True)}
-        return Affine("action_scale", scale, shift, names)
-
-
-def _action_scale(checkpoint: Checkpoint, scope: str) -> ActionScale | None:
-    """The buffers in an actor's scope, or `None` if it has not both."""
-    names = tuple(f"{scope}/{name}".lstrip("/") for name in ("action_scale", "action_bias"))
+def _action_scale(checkpoint: Checkpoint, scope: str) -> dict[str, NDArray[np.float32]]:
+    """Buffers of CleanRL's SAC, TD3 and DDPG in an actor's scope, if it has both: an action is tanh(y) * action_scale +
+    action_bias."""
+    names = [f"{scope}/{name}".lstrip("/") for name in ("action_scale", "action_bias")]
     if not set(names) <= set(checkpoint.stored):
-        return None
-    scale, bias = (float32_weights(name, checkpoint.value(name)) for name in names)
-    return ActionScale((names[0], names[1]), (scale, bias))
+        return {}
+    return {name: float32_weights(name, checkpoint.value(name)) for name in names}
+
+
+def _scaling_step(buffers: Mapping[str, NDArray[np.float32]], actions: int) -> Affine:
+    for name, values in buffers.items():
+        if values.size not in (1, actions):
+            raise InputError(f"{name} has {values.size} values for {actions} actions; name other --layers")
+    scale, shift = (np.broadcast_to(values.reshape(-1), (actions,)) for values in buffers.values())
+    return Affine("action_scale", scale, shift, dict(zip(Affine.parts, ((name,) for name in buffers), strict=True)))
 
 
 class TorchState(Source):
@@ -75,9 +66,9 @@ class TorchState(Source):
         return checkpoint_of(_HELPER.read(path).arrays, ordered=path.suffix != SAFETENSORS)
 
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
-        if (scale := _action_scale(checkpoint, scope)) is not None:
-            stored = {name: variable for name, variable in checkpoint.stored.items() if name not in scale.names}
-            checkpoint = replace(checkpoint, stored=stored)
+        buffers = _action_scale(checkpoint, scope)
+        stored = {name: variable for name, variable in checkpoint.stored.items() if name not in buffers}
+        checkpoint = replace(checkpoint, stored=stored)
         layers = super().layers(path, checkpoint, scope, strict)
         if strict:
             _check_modules(layers, _HELPER.read(path).modules)
@@ -86,12 +77,12 @@ class TorchState(Source):
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         request = _with_library_settings(path, request)
         checkpoint = self.open(path)
-        scale = _action_scale(checkpoint, request.scope_in(checkpoint))
-        if scale is not None and request.hints.output_activation is None:
+        buffers = _action_scale(checkpoint, request.scope_in(checkpoint))
+        if buffers and request.hints.output_activation is None:
             request = replace(request, hints=replace(request.hints, output_activation="tanh"))
         stored = super().actor(path, request)
-        if scale is not None:
-            steps = (*stored.actor.steps, scale.of_size(stored.actor.outputs))
+        if buffers:
+            steps = (*stored.actor.steps, _scaling_step(buffers, stored.actor.outputs))
             stored = replace(stored, actor=replace(stored.actor, steps=steps), action_kind="continuous")
         names = [layer.name for layer in stored.actor.dense]
         if request.scope is None and request.hints.layer_order is None and request.hints.architecture is None:

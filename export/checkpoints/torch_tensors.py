@@ -28,19 +28,11 @@ MAX_DEPTH, MAX_VALUES = 8, 100_000
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 ADVICE = "save only the weights: torch.save(model.state_dict(), path)"
 STORAGES = {
-    "FloatStorage": "f4",
-    "DoubleStorage": "f8",
-    "HalfStorage": "f2",
-    "BFloat16Storage": "bf16",
-    "LongStorage": "i8",
-    "IntStorage": "i4",
-    "ShortStorage": "i2",
-    "CharStorage": "i1",
-    "ByteStorage": "u1",
-    "BoolStorage": "b1",
-}
-
-DTYPES = ("float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
+    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
+    "ByteStorage": "uint8", "BoolStorage": "bool",
+}  # fmt: skip
+"""Class of a storage -> the name of its dtype: text, which a pickle cannot change."""
 BUILTINS = (
     *("bool", "int", "long", "float", "complex", "str", "unicode", "bytearray", "slice", "range", "xrange"),
     *("list", "tuple", "dict", "set", "frozenset"),
@@ -54,9 +46,19 @@ SETTINGS = ("argparse", "datetime", "decimal", "fractions", "pathlib", "uuid", "
 class Storage:
     """The values that one or several tensors share."""
 
-    code: str
+    dtype: str
     key: str
     elements: int
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+    def values(self, data: bytes, byte_order: str) -> NDArray[Any]:
+        """The values in this machine's byte order."""
+        unsigned = f"u{np.dtype(self.dtype).itemsize}"
+        return np.frombuffer(data, byte_order + unsigned).astype(unsigned).view(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _legacy(data: bytes) -> SavedTensors:
         if key not in storages:
             raise ValueError(f"its storage {key} belongs to no tensor")
         begin = position + 8
-        position = begin + elements * stored_dtype(storages[key].code).itemsize
+        position = begin + storages[key].size
         if elements != storages[key].elements or position > len(data):
             raise ValueError(f"its storage {key} is cut off")
         stored[key] = data[begin:position]
@@ -176,7 +178,6 @@ def _legacy(data: bytes) -> SavedTensors:
 
 
 def _load(data: bytes, legacy: bool) -> Any:
-    """Read the pickled object, with a Tensor for every tensor."""
 
     def persistent(pid: Any) -> Storage:
         count = 6 if legacy else 5
@@ -200,7 +201,7 @@ def _load(data: bytes, legacy: bool) -> Any:
     inert = Function(Opaque)
     functions = {
         ("torch", "device"): inert,
-        **{("torch", name): inert for name in DTYPES},
+        **{("torch", name): inert for name in STORAGES.values()},
         ("types", "SimpleNamespace"): inert,
         ("collections", "deque"): Function(lambda *_: []),
         **{("collections", name): Function(lambda *_: {}) for name in ("defaultdict", "Counter")},
@@ -228,21 +229,18 @@ def _saved_tensors(content: Any, stored: Callable[[str], bytes | None], byte_ord
             continue
         storage = tensor.storage
         if storage.key not in storages:
-            dtype = stored_dtype(storage.code, byte_order)
-            size = storage.elements * dtype.itemsize
-            total += size
+            total += storage.size
             if total > MAX_BYTES:
                 raise ValueError("its tensors are larger than any actor's")
             data = stored(storage.key)
-            if data is None:
-                raise ValueError(f"its storage {storage.key} is missing")
-            if len(data) != size:
-                raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {size}")
-            storages[storage.key] = storage, np.frombuffer(data, dtype)
+            if data is None or len(data) != storage.size:
+                has = "is missing" if data is None else f"has {len(data)} bytes, not {storage.size}"
+                raise ValueError(f"its storage {storage.key} {has}")
+            storages[storage.key] = storage, storage.values(data, byte_order)
         first_description, values = storages[storage.key]
         if first_description != storage:
             raise ValueError(f"its storage {storage.key} has two different descriptions")
-        arrays[name] = to_native(_view(name, tensor, values), storage.code)
+        arrays[name] = _view(name, tensor, values)
     if not storages:
         raise ValueError(f"it holds no tensors; {ADVICE}")
     modules = []
@@ -256,31 +254,17 @@ def _saved_tensors(content: Any, stored: Callable[[str], bytes | None], byte_ord
 def _view(name: str, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
     """Copy a tensor out of the values of its storage. Raises ValueError if it reaches beyond them."""
     elements = math.prod(tensor.size)
-    if any(size < 0 for size in tensor.size) or any(stride < 0 for stride in tensor.stride) or tensor.offset < 0:
-        raise ValueError(f"its tensor {name} has a negative shape, stride or offset")
-    if elements > min(MAX_ELEMENTS, len(values)):
-        raise ValueError(
-            f"its tensor {name} has shape {list(tensor.size)}, more than the {len(values)} values of its storage"
-        )
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.size, tensor.stride, strict=True))
-    if elements and last >= len(values):
-        raise ValueError(f"its tensor {name} reaches beyond the {len(values)} values of its storage")
+    is_negative = min(0, tensor.offset, *tensor.size, *tensor.stride) < 0
+    if is_negative or elements > min(MAX_ELEMENTS, len(values)) or (elements and last >= len(values)):
+        raise ValueError(
+            f"its tensor {name} of shape {list(tensor.size)} does not fit the {len(values)} values of its storage "
+            f"(offset {tensor.offset}, stride {list(tensor.stride)})"
+        )
     if not elements:
         return np.zeros(tensor.size, values.dtype)
     strides = [stride * values.itemsize for stride in tensor.stride]
     return np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.size, strides).copy()
-
-
-def to_native(values: NDArray[Any], code: str) -> NDArray[Any]:
-    """Convert values to this machine's byte order, and bfloat16 to float32."""
-    if code == "bf16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(values.dtype.newbyteorder("="))
-
-
-def stored_dtype(code: str, byte_order: str = "<") -> np.dtype[Any]:
-    """The dtype of stored values. NumPy has no bfloat16: its values are the upper halves of float32, read as u2."""
-    return np.dtype(byte_order + code.replace("bf16", "u2"))
 
 
 def _tensors(content: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
@@ -314,5 +298,4 @@ def _objects(content: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _joined(name: str, key: str | int) -> str:
-    """The name of a key in the object of this name."""
     return f"{name}/{str(key).replace('.', '/')}".lstrip("/")

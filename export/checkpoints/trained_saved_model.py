@@ -23,18 +23,14 @@ class TrainedSavedModel(Source):
         return sorted(file for file in path.rglob("*") if file.is_file())
 
     def open(self, path: Path) -> Checkpoint:
-        self._check_files(path)
+        # TensorFlow opens them by their names
+        regular_files.check_folder(path, tensorflow_files.MAX_BYTES)
         return tensorflow_files.open_checkpoint(path / "variables" / "variables")
 
     def graph(self, path: Path, request: ActorRequest) -> SavedFunction:
-        self._check_files(path)
+        # TensorFlow opens them by their names
+        regular_files.check_folder(path, tensorflow_files.MAX_BYTES)
         return SavedFunction()
-
-    def _check_files(self, path: Path) -> None:
-        """Raise InputError if a file in the folder is not a regular file: TensorFlow opens them by their names."""
-        for file in path.rglob("*"):
-            if file.exists() and not file.is_dir():
-                regular_files.check(file, tensorflow_files.MAX_BYTES)
 
 
 SOURCE = TrainedSavedModel()

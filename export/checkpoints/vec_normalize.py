@@ -34,6 +34,14 @@ class Normalisation:
     variance: NDArray[np.float64]
     clip: float | None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if the statistics are not one finite mean and one variance for each feature."""
+        is_finite = bool(np.isfinite(self.mean).all() and np.isfinite(self.variance).all())
+        if self.mean.ndim != 1 or self.mean.shape != self.variance.shape or not is_finite:
+            raise ValueError("its statistics are not one mean and one variance for each feature of the observation")
+        if (self.variance < 0).any() or not (self.clip is None or self.clip > 0):
+            raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
+
     def steps(self, name: str, inputs: int, stored_as: Mapping[str, str]) -> list[Step]:
         """The normalisation as steps before a policy's network.
 
@@ -73,13 +81,8 @@ def contents(path: Path) -> Normalisation | None:
     mean, variance = (pickled_arrays.numbers(statistics.get(key)) for key in ("mean", "var"))
     if mean is None or variance is None:
         raise ValueError("its statistics hold no arrays")
-    mean, variance = mean.astype(np.float64), variance.astype(np.float64)
     epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
-    if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise ValueError("its statistics are not one mean and one variance for each feature of the observation")
-    if (variance < 0).any() or not epsilon >= 0 or not clip > 0:
-        raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
-    return Normalisation(mean, variance + epsilon, clip)
+    return Normalisation(mean.astype(np.float64), variance.astype(np.float64) + epsilon, clip)
 
 
 _HELPER = Helper(contents, "statistics of VecNormalize")
@@ -128,5 +131,4 @@ def _has_statistics(file: Path) -> bool:
 
 
 def _normalised_name(name: str) -> str:
-    """A name in lower case, its parts separated by one underscore."""
     return re.sub(r"[\s_.-]+", "_", name.lower()).strip("_")

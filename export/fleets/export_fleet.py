@@ -4,7 +4,6 @@ Without NAME: the fleet of city.toml, or that of each of its districts.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,19 +172,14 @@ def _exported_tls(models_dir: Path) -> list[str]:
 
 
 def _is_fleet(version: Path) -> bool:
-    """Tell whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
     try:
-        regular_files.check_model(version)
+        regular_files.check_folder(version)
     except InputError:
         return False  # export() checks the files again, and its error names the TL
     try:
-        text = (version / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8")
-        return bool(json.loads(text)["source"]["format"] == FLEET)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        try:
-            return bool(from_saved_model(version).members)
-        except ContractError:
-            return False  # export() reads the contract again, and its error names the TL
+        return bool(from_saved_model(version).members)
+    except ContractError:
+        return False  # export() reads the contract again, and its error names the TL
 
 
 def export(job: FleetJob) -> str:
@@ -200,7 +194,7 @@ def export(job: FleetJob) -> str:
     versions = {tl: model_folders.versions(job.models_dir / tl) for tl in job.tls}
     single_models = {tl: own[max(own)] for tl, own in versions.items()}
     for folder in single_models.values():
-        regular_files.check_model(folder)
+        regular_files.check_folder(folder)
     if job.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
         return f"{job.name}: version {newest} holds the newest versions of its {len(job.tls)} TLs; left as it is"
     publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
@@ -238,7 +232,7 @@ def export(job: FleetJob) -> str:
 
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
     try:
-        regular_files.check_model(version)
+        regular_files.check_folder(version)
         members = {member.tl: member for member in read.contract_of(read.meta_graph(version)).members}
         contracts = {tl: from_saved_model(folder) for tl, folder in single_models.items()}
     except (ContractError, InputError):

@@ -93,7 +93,6 @@ def _merge(by_shapes: dict[Shapes, list[int]]) -> list[list[int]]:
 
 
 def _enclosing(first: Shapes, second: Shapes) -> Shapes:
-    """The smallest shapes that contain both."""
     return tuple((max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(first, second, strict=True))
 
 

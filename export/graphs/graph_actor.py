@@ -297,7 +297,6 @@ def _without_randomness(graph: graph_pb2.GraphDef) -> None:
 
 
 def _without_control_inputs(graph: graph_pb2.GraphDef, names: Collection[str]) -> None:
-    """Drop the control inputs from the nodes of these names."""
     for node in graph.node:
         sources = [source for source in node.input if not (source.startswith("^") and node_of(source) in names)]
         del node.input[:]

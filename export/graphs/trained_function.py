@@ -123,7 +123,8 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
         outputs = concrete(*values) if positional else concrete(**dict(zip(sorted(keywords), values, strict=True)))
         return list(tf.nest.flatten(outputs))
 
-    size = _size(observation, variables)
+    shape = observation.shape
+    size = shape[1] if shape.rank == 2 and shape[1] is not None else training_graph.input_size(variables)
     if size is None:
         raise InputError("does not define the size of an observation; export a model whose input has a fixed size")
     index, key = _output(concrete, request.output_tensor, call, size)
@@ -213,17 +214,6 @@ def _captured(concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], 
                 f"its function uses {placeholder.op.name}, a resource that is not a variable; it cannot be exported"
             )
     return constants, variables
-
-
-def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
-    """Size of the observation: from its shape, else the one input size of a kernel that differs from every kernel's
-    units."""
-    shape = observation.shape
-    if shape.rank == 2 and shape[1] is not None:
-        return int(shape[1])
-    kernels = [values.shape for name, values in variables.values() if name.endswith("kernel") and values.ndim == 2]
-    input_sizes = {shape[0] for shape in kernels} - {shape[1] for shape in kernels}
-    return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
 def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Find the actor in a TF1 MetaGraph: the `.meta` file beside a checkpoint."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from city.errors import InputError, library_errors
-from export.checkpoints import scopes
+from export.checkpoints import regular_files, scopes
 from export.checkpoints.checkpoint import Checkpoint, is_float
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import meta_graph_path
@@ -57,7 +57,7 @@ def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, GraphIndex]:
 
 
 def read(
-    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest, hint: str = ""
+    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest
 ) -> TrainedActor:
     """Read the actor's part of the graph beside a checkpoint, and run it.
 
@@ -67,31 +67,23 @@ def read(
         scope: the actor's scope.
         layers: names of the variables of the actor's layers.
         request: the requested actor.
-        hint: another remedy, for the end of messages.
 
     Raises:
         InputError: the graph is damaged, does more than an actor, or its output is not clear.
+        NotInGraph: it does not run the actor.
     """
-    try:
-        trained, is_softmax = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
-        if is_softmax and request.hints.scores is None:
-            request = replace(request, hints=replace(request.hints, scores=PROBABILITIES))
-        return TrainedActor(trained, _reference_model(trained, request), checkpoint)
-    except output_tensor.NotInGraph:
-        raise
-    except InputError as error:
-        raise InputError(f"{error}{hint}") from None
+    trained, is_softmax = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
+    if is_softmax and request.hints.scores is None:
+        request = replace(request, hints=replace(request.hints, scores=PROBABILITIES))
+    return TrainedActor(trained, _reference_model(trained, request), checkpoint)
 
 
 def _trained_graph(
     meta: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest
 ) -> tuple[TrainedGraph, bool]:
     """(the actor's part of the graph, whether it has a softmax of the output)."""
-    try:
-        stat = meta.stat()
-    except OSError as error:
-        raise InputError(f"cannot be read as a MetaGraph: {error.strerror}") from None
-    graph_def, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
+    status = regular_files.check(meta)
+    graph_def, graph = _read(meta, (status.st_mtime_ns, status.st_size))
     if request.output_tensor is not None:
         output = _named(graph, request.output_tensor, scope)
     else:
@@ -150,21 +142,24 @@ def _reference_model(trained: TrainedGraph, request: ActorRequest) -> ReferenceM
 
 
 def _inputs_of(trained: TrainedGraph) -> int:
-    """Size of the observation, from its placeholder or the first layer. Raises InputError."""
-    nodes = {node.name: node for node in trained.graph.node}
-    shape = nodes[trained.observation].attr["shape"].shape
-    if len(shape.dim) == 2 and shape.dim[1].size > 0:
-        return int(shape.dim[1].size)
-    for node in trained.graph.node:
-        if node.op == "MatMul" and node_of(node.input[0]) == trained.observation:
-            ancestors = GraphIndex.of(trained.graph).ancestors(node_of(node.input[1]))
-            kernels = [trained.variables[name][1] for name in ancestors if name in trained.variables]
-            if len(kernels) == 1:
-                return int(kernels[0].shape[0])
-    raise InputError(
-        f"placeholder {trained.observation} does not define the size of an observation; "
-        "save the graph with a placeholder [None, O]"
-    )
+    (dims,) = (node.attr["shape"].shape.dim for node in trained.graph.node if node.name == trained.observation)
+    size = int(dims[1].size) if len(dims) == 2 and dims[1].size > 0 else input_size(trained.variables)
+    if size is None:
+        raise InputError(
+            f"placeholder {trained.observation} does not define the size of an observation; "
+            "save the graph with a placeholder [None, O]"
+        )
+    return size
+
+
+def input_size(variables: Mapping[str, tuple[str, NDArray[Any]]]) -> int | None:
+    """Size of an actor's observation: the one input size of a kernel that differs from every kernel's units.
+
+    `variables`: as in a TrainedGraph.
+    """
+    kernels = [values.shape for _, values in variables.values() if values.ndim == 2]
+    input_sizes = {shape[0] for shape in kernels} - {shape[1] for shape in kernels}
+    return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
 def validated_reference_model(

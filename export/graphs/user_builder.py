@@ -120,7 +120,6 @@ class UserActor:
         return trained_function.from_model(act, self.sizes.inputs, names, self.request)
 
     def _names_in_scope(self) -> dict[str, str]:
-        """Name without the scope -> full name of each variable in the scope."""
         prefix = f"{self.scope}/" if self.scope else ""
         stored = self.checkpoint.stored
         names = stored if self.checkpoint.ordered else sorted(stored, key=natural)

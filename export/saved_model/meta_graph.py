@@ -51,10 +51,10 @@ def assemble(inputs: int | None, build: Callable[[Any, Variables], dict[str, Any
         outputs = {key: tf.identity(tensor, name=key) for key, tensor in build(observation, variables).items()}
         rows = tf.compat.v1.placeholder(tf.int32, [None], name=POLICY_INPUT)
         contracts = tf.fill(tf.shape(rows), tf.constant(b"", name=CONTRACT), name=POLICY_OUTPUT)
-        saver = _saver(variables)
+        saver, signature_of = _saver(variables), tf.compat.v1.saved_model.predict_signature_def
         signatures = {
-            DEFAULT_SIGNATURE: _signature({INPUT: observation}, outputs),
-            POLICY_SIGNATURE: _signature({POLICY_INPUT: rows}, {POLICY_OUTPUT: contracts}),
+            DEFAULT_SIGNATURE: signature_of({INPUT: observation}, outputs),
+            POLICY_SIGNATURE: signature_of({POLICY_INPUT: rows}, {POLICY_OUTPUT: contracts}),
         }
         meta = meta_graph_pb2.MetaGraphDef(graph_def=graph.as_graph_def(), saver_def=saver, signature_def=signatures)
     meta.meta_info_def.tags.append("serve")
@@ -92,7 +92,6 @@ def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights:
 
 
 def _set_size(shape: tensor_shape_pb2.TensorShapeProto, size: int) -> None:
-    """Replace the unknown size of a row."""
     if len(shape.dim) == 2 and shape.dim[1].size == -1:
         shape.dim[1].size = size
 
@@ -147,13 +146,3 @@ def _saver(variables: Variables) -> saver_pb2.SaverDef:
         save_tensor_name=prefix.name,
         version=saver_pb2.SaverDef.V2,
     )
-
-
-def _signature(inputs: dict[str, Any], outputs: dict[str, Any]) -> meta_graph_pb2.SignatureDef:
-    signature = meta_graph_pb2.SignatureDef(method_name="tensorflow/serving/predict")
-    for tensors, infos in ((inputs, signature.inputs), (outputs, signature.outputs)):
-        for key, tensor in tensors.items():
-            infos[key].name = tensor.name
-            infos[key].dtype = tensor.dtype.as_datatype_enum
-            infos[key].tensor_shape.CopyFrom(tensor.shape.as_proto())
-    return signature

@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 
 from city.errors import ProgramFailed, first_line
@@ -100,10 +99,7 @@ class NotInferenceOnly(ProgramFailed):
 
 def count_operations(folder: Path) -> dict[str, int]:
     """Number of operations of each kind in a written SavedModel. Raises NotInferenceOnly."""
-    return _count_operations(read.meta_graph(folder).graph_def)
-
-
-def _count_operations(graph: graph_pb2.GraphDef) -> dict[str, int]:
+    graph = read.meta_graph(folder).graph_def
     ops = Counter(node.op for node in graph.node)
     ops.update(node.op for function in graph.library.function for node in function.node_def)
     refused = sorted(ops.keys() - INFERENCE)
@@ -141,7 +137,6 @@ def compare_with_checkpoint(
     rows = np.concatenate([parity, *(of_rules or [varied_observations.varied(contract)])])
     x = rows if of_rules and reference_model is None else parity
     categorical = contract.action.kind == CATEGORICAL
-    graph = read.meta_graph(folder).graph_def
     with session(folder) as run:
         replay(folder, run)
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
@@ -168,7 +163,7 @@ def compare_with_checkpoint(
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    operations = _count_operations(graph)
+    operations = count_operations(folder)
     return Verification(float(difference.max()), permitted, len(x), reference, operations, only_action)
 
 

@@ -11,17 +11,16 @@ from city.arguments import Parser
 from city.errors import InputError, errors_about
 from city.printable import printable
 from export import quiet
-from export.actors import Actor, activations
+from export.actors import Actor
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import regular_files, scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.source import ActorRequest
-from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
-from export.locate import MAX_STATE_BYTES, Candidate, candidate_of, number_in_name
+from export.config import add_actor_flags, split_commas, split_layers
+from export.locate import MAX_STATE_BYTES, Candidate, named_candidate
 from export.rebuild import RebuiltActor, rebuild
-from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
-from signals import dialects
+from serving.contract import CATEGORICAL
 
 MAX_NAME_CHARS = 200
 """Limit for the name of a variable, so that the columns stay aligned."""
@@ -42,30 +41,13 @@ def parser(prog: str) -> Parser:
         "checkpoint's prefix (or its .index), or a SavedModel's folder",
     )
     parser.add_argument("--tl", default="", metavar="TL", help="the TL, if the checkpoint holds several actors")
-    parser.add_argument(
-        "--target-tls", default="", metavar="TL,...", help="training's target TLs in order, separated by commas"
-    )
-    parser.add_argument("--scope", metavar="NAME", help="the actor's scope")
-    parser.add_argument("--actor", metavar="NAME", help="architecture, or module:function")
-    parser.add_argument(
-        "--hidden-activation",
-        type=activations.argument,
-        metavar="NAME",
-        help="activation of hidden layers, if the file does not hold it: " + activations.NAMES,
-    )
-    parser.add_argument(
-        "--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])"
-    )
-    parser.add_argument(
-        "--scores", choices=(PROBABILITIES, Q_VALUES), help="meaning of a categorical policy's outputs, if unclear"
-    )
-    parser.add_argument("--output-tensor", metavar="NAME", help="the actor's output in a training graph")
+    add_actor_flags(parser)
     return parser
 
 
 def _inspect(argv: list[str], prog: str) -> int:
     args = parser(prog).parse_args(argv)
-    target_tls = [names.canonical(name) for name in args.target_tls.split(",") if name.strip()]
+    target_tls = [names.canonical(name) for name in split_commas(args.target_tls or ())]
     tl = names.canonical(args.tl) if args.tl else ""
     quiet.first_session()
     candidate = _candidate(args.checkpoint)
@@ -74,7 +56,13 @@ def _inspect(argv: list[str], prog: str) -> int:
         args.scope,
         target_tls,
         args.output_tensor,
-        ArchitectureHints(args.actor, args.hidden_activation, hidden_sizes=candidate.hidden_sizes, scores=args.scores),
+        ArchitectureHints(
+            args.actor,
+            args.hidden_activation,
+            hidden_sizes=candidate.hidden_sizes,
+            layer_order=split_layers(args),
+            scores=args.scores,
+        ),
         args.action == CATEGORICAL,
         inputs=None,
         outputs=None,
@@ -117,14 +105,7 @@ def _candidate(path: Path) -> Candidate:
         if latest is None:
             raise InputError(f"{path}: is a folder without a checkpoint state file; name a checkpoint in it")
         path = Path(latest)
-    if not path.name:
-        raise InputError("inspect needs a checkpoint: a file, a prefix or a SavedModel's folder")
-    prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
-    # a prefix is not a file; its index represents it
-    candidate = candidate_of(path) if path.suffix != ".meta" else None
-    if not path.exists() and not prefix.with_name(f"{prefix.name}.index").is_file():
-        raise InputError(f"{path}: no such file, and no checkpoint with this prefix; name a checkpoint")
-    return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number_in_name(prefix.name))
+    return named_candidate(path.with_suffix("") if path.suffix == ".meta" else path)
 
 
 def _variable_lines(checkpoint: Checkpoint, uses: Mapping[str, str], scope: str) -> Iterable[str]:

@@ -22,7 +22,7 @@ FILES = sorted(
 )
 ALLOWED = {
     "export/actors/phase_competition_graph.py": [
-        "x.shape.rank == 2", "part.shape.rank == len(shape)", "part.shape.rank == JUNCTION_RANKS[name]",
+        "x.shape.rank == 2", "weights[name].shape.rank == len(shape)", "part.shape.rank == JUNCTION_RANKS[name]",
         "np.arange(len(FEATURES)) == TOTAL_WAIT",
     ],
     "export/actors/steps.py": ["bias.shape.rank == 1", "x.shape[-1] == self.choices"],
@@ -37,6 +37,7 @@ ALLOWED = {
     "export/graphs/trained_function.py": [
         "not model.meta_graphs", "id(v) in names", "id(captured) in handles", "name_counts[name] == 1",
         "tensor.dtype == tf.bool", "captured.dtype != tf.resource", "tensor is not observation", "value is True",
+        "shape.rank == 2",
         "not any( value is True for value in tf.nest.flatten(concrete.structured_input_signature) )",
     ],
     "export/graphs/training_graph.py": ["shape != list(values.shape)"],

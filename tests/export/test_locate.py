@@ -177,7 +177,7 @@ def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in captured.err and len(errors) == 3, captured.err
     for line, part in zip(
-        errors, ("must be below 2**62", "SA102-3: cannot be read", "is a link or a file"), strict=True
+        errors, ("must be below 2**62", "SA102-3.index: cannot be read", "is a link or a file"), strict=True
     ):
         assert part in line
     assert [line.split(":")[0] for line in captured.out.splitlines()] == ["SA103", "SA104", "SA109"]
