@@ -31,7 +31,6 @@ MAX_DAYS = 14
 """Earlier record is not compared."""
 COMMON_SHARE = 0.5
 OPERATOR_MODES = (record.TlStep.FIXED, record.TlStep.HOLD)
-CHUNK_BYTES = 1 << 20
 
 
 @dataclass
@@ -121,12 +120,9 @@ def newest_days(files: Sequence[Path]) -> list[Path]:
 
 def sha256_of(path: Path) -> dict[str, object]:
     """Name, size and digest of a file as far as it is written now."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return {"name": path.name, "bytes": size, "sha256": digest.hexdigest()}
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"name": path.name, "bytes": stream.tell(), "sha256": digest}
 
 
 def _lanes(start: RunStart, tls: Iterable[str]) -> _Lanes:

@@ -199,7 +199,7 @@ def _tls(args: argparse.Namespace) -> Tls | None:
 
 def _call(client: ControlClient, args: argparse.Namespace) -> Any:
     """Call the subcommand's method and return its answer. Raises InputError, ProgramFailed."""
-    author = "" if args.command in READING else args.author or _user()
+    author = "" if args.command in READING else args.author or user()
     match args.command:
         case "tls":
             return client.call("ListTls", pb.ListTlsRequest(tls=_listed(args.tls)))
@@ -283,7 +283,8 @@ def _listed(values: Iterable[str]) -> list[str]:
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
-def _user() -> str:
+def user() -> str:
+    """The user's name, for log and record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name

@@ -22,6 +22,7 @@ from tests.conftest import GRID
 from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.test_operator import operated
 from tests.sample_city import write_city
+from tests.waiting import wait_until
 
 TLS = "SA106,SA103"
 BAD = {1: (1, 2, 3, 0), 3: (2, 3, 0, 1)}
@@ -85,6 +86,8 @@ def controlled(folder, server, speed):
     # this test is about other figures than the machine's speed
     flags += ("--deadline-ms", "5000")
     with operated(*city, *flags, "--speed", str(speed)) as (_, client):
+        # the begin of a rollout is refused before a TL's first answer
+        wait_until(lambda: all(state.version for state in client.call("ListTls", pb.ListTlsRequest()).tls), 60)
         yield client
 
 

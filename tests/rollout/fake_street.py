@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 from city.errors import InputError, ProgramFailed
+from protos import control_pb2 as pb
 from rollout.ledger import BETTER, Model
 from rollout.ledger_file import LedgerFile
 from rollout.stages import NS, Plan, RolloutRun
-from rollout.street import Seen, SeenTl
+from rollout.street import NotServed, Seen
 from rollout.verdicts import Verdict
 from serving.tf_serving.config_files import Versions
 from tests.rollout.ledgers import BEGIN, model
@@ -83,12 +84,13 @@ class FakeStreet:
             number = self.number(tl)
             number = 0 if number in self.silent_versions or self.server_down else number
             by = self.mode.get(tl)
-            seen[tl] = SeenTl(
-                "fixed" if by else "policy",
-                by or "",
-                number,
-                self.pins.get(tl, 0),
-                self.pinned_by.get(tl, ""),
+            seen[tl] = pb.TlState(
+                tl=tl,
+                mode="fixed" if by else "policy",
+                set_by=by or "",
+                version=number,
+                pinned_version=self.pins.get(tl, 0),
+                pinned_by=self.pinned_by.get(tl, ""),
             )
         return Seen(self.clock.seconds, seen, {tl: list(self.alarms) if tl == "SA101" else [] for tl in tls})
 
@@ -111,11 +113,11 @@ class FakeStreet:
         if self.server_down:
             if is_rollback:
                 self.served |= target
-            raise ProgramFailed("the model server does not answer")
+            raise NotServed("the model server does not answer")
         for wanted in target.values():
             assert set(wanted.labels.values()) <= set(wanted.numbers), "a label of a version that is not loaded"
         if self.refuses_to_load and any(4 in wanted.numbers for wanted in target.values()):
-            raise ProgramFailed("4 could not be loaded")
+            raise NotServed("4 could not be loaded")
         # first loaded, then labelled
         for tl, wanted in target.items():
             self.served[tl] = Versions(wanted.numbers, {**wanted.labels, "stable": self.served[tl].labels["stable"]})
@@ -157,7 +159,7 @@ class FakeJudges:
         value = self.verdicts[stage] if self.looks % self.polls == 0 else "not enough evidence"
         return {tl: Verdict(value, f"looked {self.looks} times") for tl in targets}
 
-    def shadow(self, targets, tick):
+    def shadow(self, targets):
         return self._of("shadow", targets)
 
     def canary(self, targets, stable, wanted, alarms):

@@ -5,9 +5,11 @@ from datetime import timedelta
 import pytest
 
 from city.errors import InputError, ProgramFailed
+from rollout.following import CONFIRM_S
 from rollout.ledger import Line, drives_by_tl
 from rollout.ledger_file import time_text
-from rollout.stages import CONFIRM_S, LEASE_S, SERVER_DOWN_S
+from rollout.open_rollout import LEASE_S
+from rollout.stages import SERVER_DOWN_S
 from tests.rollout.fake_street import TLS, FakeJudges, Killed, World, ns, plan
 from tests.rollout.ledgers import BEGIN, model
 
@@ -33,7 +35,7 @@ def test_tls_are_promoted_one_after_another(path):
     assert world.street.pins == {} and world.street.served["SA101"].labels == {"stable": 4}
     assert world.street.served["SA101"].numbers == (3, 4), "controllers may still ask for 3 by its number"
     evidence = {name for line in world.ledger.lines for name in line.evidence}
-    assert evidence == {"evaluate.json", "load.json", "shadow.json", "canary.json"}
+    assert evidence == {"evaluate.json", "shadow.json", "canary.json"}
 
 
 def test_a_group_is_in_canary_together(path):
@@ -136,16 +138,16 @@ def test_street_and_ledger_agree_after_a_kill_at_any_line(path, monkeypatch):
         for is_written in (False, True):
             world = World(path.with_name(f"{k}{is_written}"))
             process = world.process(plan())
-            append = process._ledger.append
+            append = process._own.ledger.append
 
             def dies(line, at, append=append, process=process, k=k, is_written=is_written):
-                if len(process._ledger.lines) == k:
+                if len(process._own.ledger.lines) == k:
                     if is_written:
                         append(line, at)
                     raise Killed
                 return append(line, at)
 
-            monkeypatch.setattr(process._ledger, "append", dies)
+            monkeypatch.setattr(process._own.ledger, "append", dies)
             with pytest.raises(Killed):
                 process.run()
             assert world.run().outcome == "promoted" and world.disagreement() == "", (k, is_written)
@@ -418,7 +420,7 @@ def test_an_abort_ends_a_rollout_whose_process_is_gone(path):
     note(world, "abort")
     process = world.process(plan(author="bob"))
     world.clock.seconds += LEASE_S + 1
-    assert process.abort(next(iter(process._ledger.state.rollouts.values()))).outcome == "aborted"
+    assert process.abort(next(iter(process._own.ledger.state.rollouts.values()))).outcome == "aborted"
     assert world.disagreement() == "" and world.street.number("SA101") == 3 and world.street.pins == {}
 
 
