@@ -14,13 +14,13 @@ from city import config as city_config
 from city import names, program, run_lock, text_table
 from city.arguments import CITY_FILE, Parser
 from city.errors import InputError
+from city.ledger import SKIPPABLE, STAGES, Line, Rollout
+from city.ledger_file import LedgerFile
 from controller.operator import ctl
 from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
 from rollout import model_files
-from rollout.ledger import SKIPPABLE, STAGES, Line, Rollout
 from rollout.ledger_command import add_ledger, ledger_path
-from rollout.ledger_file import LedgerFile
 from rollout.open_rollout import Clock
 from rollout.stages import Plan, RolloutRun
 from rollout.street import check_tls, connected

@@ -14,8 +14,8 @@ From `load` to the end the TLs are pinned, so that a controller that asks for th
 from collections.abc import Sequence
 
 from city.errors import InputError, ProgramFailed
+from city.ledger import EVALUATE, PROMOTE
 from protos import control_pb2 as pb
-from rollout.ledger import EVALUATE, PROMOTE
 from rollout.open_rollout import OpenRollout, Stop
 from rollout.street import Seen, ServedStreet
 from serving.tf_serving.config_files import STABLE, Versions, labelled_versions

@@ -16,6 +16,7 @@ import numpy as np
 
 from city import config, whole_files
 from city.errors import InputError
+from city.ledger import CANARY, EVALUATE, UNDECIDED, WORSE, Model
 from controller.policies.served_contracts import same_contract
 from controller.policies.served_policies import ServedPolicies
 from evaluation import paired_runs, results_files
@@ -29,7 +30,6 @@ from records.recorded_run import RecordedRun
 from records.replay import Replay
 from records.shadow import ShadowEvaluation, TlShadow, percentiles_ms
 from rollout import model_files, verdicts
-from rollout.ledger import CANARY, EVALUATE, UNDECIDED, WORSE, Model
 from rollout.record_figures import RecordFigures, Times, record_files, sha256_of
 from rollout.verdicts import Limits, Verdict
 from serving.client import Client

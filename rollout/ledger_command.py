@@ -6,18 +6,14 @@ from datetime import datetime
 from pathlib import Path
 
 from city import config, names, program, text_table
-from city.arguments import Parser, check_server, run_subcommand
+from city.arguments import Parser, run_subcommand
 from city.errors import InputError
-from rollout import model_files
-from rollout.ledger import Drive, Line, drives_by_tl
-from rollout.ledger_file import FILE, LedgerFile, time_text
-from serving.client import Client
-from serving.errors import BadRequest, ModelNotFound, ServingError
-from serving.tf_serving.config_files import STABLE
+from city.ledger import Drive, Line, drives_by_tl
+from city.ledger_file import FILE, LedgerFile, time_text
 
 SUBCOMMANDS = {
     "show": ("rollout.ledger_command:show", "list the lines of the ledger"),
-    "verify": ("rollout.ledger_command:verify", "check every line by the rules, and files and server against the last"),
+    "verify": ("rollout.ledger_command:verify", "check every line by the rules"),
     "at": (
         "rollout.ledger_command:at",
         "show which model drove each TL at a time, who released it, and on what evidence",
@@ -51,12 +47,6 @@ def parser(prog: str) -> Parser:
     if name == "verify":
         parser.add_argument(
             "--line", metavar="SHA256", help="digest of a line that was kept: it must be in the ledger (default: none)"
-        )
-        parser.add_argument(
-            "--models-dir", type=Path, metavar="DIR", help="folder whose stable models must have the ledger's files"
-        )
-        parser.add_argument(
-            "--server", metavar="HOST:PORT", help="model server whose label stable must be on the ledger's numbers"
         )
     add_ledger(parser)
     return parser
@@ -93,7 +83,7 @@ def show(argv: list[str], prog: str) -> int:
 
 
 def verify(argv: list[str], prog: str) -> int:
-    """Verify the ledger; --line finds one whose end was cut off, the other flags models that it does not name."""
+    """Verify the ledger; --line finds one whose end was cut off."""
 
     def run() -> int:
         args = parser(prog).parse_args(argv)
@@ -103,12 +93,6 @@ def verify(argv: list[str], prog: str) -> int:
             raise InputError(
                 f"{ledger.path}: has no line with digest {args.line}; lines were cut off or replaced: restore the file "
                 "from its copy"
-            )
-        wrong = [*_wrong_files(ledger, args.models_dir), *_wrong_labels(ledger, args.server)]
-        if wrong:
-            raise InputError(
-                f"{'; '.join(wrong)}; publish the ledger's numbers again, or take these into the ledger (greenserve "
-                "rollout adopt)"
             )
         print(f"{ledger.path}: {len(ledger.lines)} lines follow the rules")
         print(f"last line: {ledger.state.digest}")
@@ -144,40 +128,6 @@ def at(argv: list[str], prog: str) -> int:
         return 0
 
     return program.run(run)
-
-
-def _wrong_files(ledger: LedgerFile, models_dir: Path | None) -> list[str]:
-    """The TLs whose stable model has other files in a folder than in the ledger."""
-    if models_dir is None:
-        return []
-    wrong = []
-    for tl, state in ledger.state.tls.items():
-        folder = models_dir / tl / str(state.stable.number)
-        if not folder.is_dir():
-            wrong.append(f"{folder} is missing")
-        elif model_files.digest(folder) != state.stable.sha256:
-            wrong.append(f"{folder} has other files than in the ledger")
-    return wrong
-
-
-def _wrong_labels(ledger: LedgerFile, server: str | None) -> list[str]:
-    """The TLs whose label is on another number at a server than in the ledger. Raises InputError."""
-    if server is None:
-        return []
-    wrong = []
-    check_server(server, "--server")
-    with Client(server) as client:
-        for tl, state in ledger.state.tls.items():
-            try:
-                number = client.version_number(tl, STABLE)
-            except (BadRequest, ModelNotFound):
-                number = 0
-            except ServingError as error:
-                raise InputError(f"--server {server}: does not answer ({error}); start it, or leave it out") from None
-            if number != state.stable.number:
-                found = f"on {number}" if number else "not served"
-                wrong.append(f"label {STABLE} of {tl} is {found}, in the ledger on {state.stable.number}")
-    return wrong
 
 
 def _existing(args: argparse.Namespace) -> LedgerFile:

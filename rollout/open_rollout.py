@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from city.errors import InputError
-from rollout.ledger import Line, Model, Rollout, TlState
-from rollout.ledger_file import LedgerFile, time_text
+from city.ledger import Line, Model, Rollout, TlState
+from city.ledger_file import LedgerFile, time_text
 
 LEASE_S = 600.0
 """Wall time of a lease; half of it before its end it is extended."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from city import names
 from city.errors import InputError, ProgramFailed
-from rollout.following import Following, refuse_other_pins
-from rollout.ledger import (
+from city.ledger import (
     BETTER,
     CANARY,
     DONE,
@@ -28,7 +27,8 @@ from rollout.ledger import (
     Model,
     Rollout,
 )
-from rollout.ledger_file import LedgerFile
+from city.ledger_file import LedgerFile
+from rollout.following import Following, refuse_other_pins
 from rollout.open_rollout import Clock, OpenRollout, Stop
 from rollout.record_figures import DAY_S, Times
 from rollout.street import NotServed, Seen, ServedStreet

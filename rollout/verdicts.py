@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from city.ledger import BETTER, SHADOW, UNDECIDED, WORSE
 from controller.alarms import MAX_OVERRIDDEN_SHARE
 from evaluation.statistics import CONFIDENCE, Interval, holm, interval, p_value, paired
 from records.shadow import TlShadow, percentiles_ms
-from rollout.ledger import BETTER, SHADOW, UNDECIDED, WORSE
 
 FAMILY_LEVEL = (1 - CONFIDENCE) / 2
 """One-sided level of all TLs of an evaluation together; for one TL it is a 95 % interval above 0."""

@@ -10,12 +10,12 @@ import h5py
 import pytest
 
 from city.errors import ProgramFailed
+from city.ledger import drives_by_tl
+from city.ledger_file import LedgerFile, time_text
 from export.__main__ import main as export
 from protos import control_pb2 as pb
 from rollout.__main__ import main as rollout
-from rollout.ledger import drives_by_tl
 from rollout.ledger_command import main as ledger_command
-from rollout.ledger_file import LedgerFile, time_text
 from serving.client import Client
 from serving.tf_serving.__main__ import main as serve_config
 from tests.conftest import GRID

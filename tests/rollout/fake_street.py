@@ -3,14 +3,14 @@
 from datetime import timedelta
 
 from city.errors import InputError, ProgramFailed
+from city.ledger import BETTER, Model
+from city.ledger_file import LedgerFile
 from protos import control_pb2 as pb
-from rollout.ledger import BETTER, Model
-from rollout.ledger_file import LedgerFile
 from rollout.stages import NS, Plan, RolloutRun
 from rollout.street import NotServed, Seen
 from rollout.verdicts import Verdict
 from serving.tf_serving.config_files import Versions
-from tests.rollout.ledgers import BEGIN, model
+from tests.city.ledgers import BEGIN, model
 
 TLS = ("SA101", "SA104")
 

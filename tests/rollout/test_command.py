@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
+from city.ledger_file import LedgerFile
 from rollout import model_files
 from rollout.__main__ import main
-from rollout.ledger_file import LedgerFile
 from tests.error_lines import assert_refused
 from tests.rollout.fake_street import World
 from tests.sample_city import write_city

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 
 from city.errors import InputError, ProgramFailed
+from city.ledger import Line, drives_by_tl
+from city.ledger_file import time_text
 from rollout.following import CONFIRM_S
-from rollout.ledger import Line, drives_by_tl
-from rollout.ledger_file import time_text
 from rollout.open_rollout import LEASE_S
 from rollout.stages import SERVER_DOWN_S
+from tests.city.ledgers import BEGIN, model
 from tests.rollout.fake_street import TLS, FakeJudges, Killed, World, ns, plan
-from tests.rollout.ledgers import BEGIN, model
 
 
 @pytest.fixture

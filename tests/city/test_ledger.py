@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.ledger import STAGES, Ledger, Line, Model, RuleBroken, decode, drives_by_tl, encode
-from tests.rollout.ledgers import (
+from city.ledger import STAGES, Ledger, Line, Model, RuleBroken, decode, drives_by_tl, encode
+from tests.city.ledgers import (
     ADOPTED,
     BEGUN,
     ENDED,
