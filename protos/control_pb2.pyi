@@ -13,14 +13,16 @@ class ListTlsRequest(_message.Message):
     def __init__(self, tls: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ControllerState(_message.Message):
-    __slots__ = ("run", "tls", "commands")
+    __slots__ = ("run", "tls", "commands", "rollouts")
     RUN_FIELD_NUMBER: _ClassVar[int]
     TLS_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     run: Run
     tls: _containers.RepeatedCompositeFieldContainer[TlState]
     commands: _containers.RepeatedCompositeFieldContainer[Command]
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., tls: _Optional[_Iterable[_Union[TlState, _Mapping]]] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+    rollouts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., tls: _Optional[_Iterable[_Union[TlState, _Mapping]]] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., rollouts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("second", "is_paused", "speed", "step_until_s", "lateness_s", "late_steps", "lost_s", "policy", "sumo")

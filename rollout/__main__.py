@@ -16,7 +16,7 @@ from city.arguments import CITY_FILE, Parser
 from city.errors import InputError
 from city.ledger import SKIPPABLE, STAGES, Line, Rollout
 from city.ledger_file import LedgerFile
-from controller.operator import ctl
+from controller.operator import ctl, open_rollouts
 from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
 from rollout import model_files
@@ -174,7 +174,9 @@ def subcommand(argv: list[str], prog: str) -> int:
         name, args = prog.rpartition(" ")[2], request_parser(prog).parse_args(argv)
         ledger = LedgerFile(ledger_path(args))
         if name == "status":
-            print(status(ledger))
+            rows = open_rollouts.rows(ledger.state, ledger.lines)
+            width = text_table.terminal_width()
+            print(text_table.render(open_rollouts.HEADER, rows, width) if rows else "no rollout is open")
             return 0
         if name in ("pause", "resume"):
             rollout = _rollout(ledger, args.tls)
@@ -245,13 +247,6 @@ def _opened(
         yield RolloutRun(plan, ledger, street, judges, program.print_line)
 
 
-def status(ledger: LedgerFile) -> str:
-    """The rollouts that have not ended, as a table."""
-    rows = [row for rollout in ledger.state.rollouts.values() for row in _status_rows(ledger, rollout)]
-    header = ("ROLLOUT", "TL", "DRIVEN BY", "TO", "NEXT STAGE", "OWNER", "LEASE UNTIL", "NEWEST VERDICT")
-    return text_table.render(header, rows, text_table.terminal_width()) if rows else "no rollout is open"
-
-
 def _rollout(ledger: LedgerFile, tls: list[str]) -> Rollout:
     """The open rollout of a TL. Raises InputError."""
     known = names.select(tls, list(ledger.state.tls), "TL")
@@ -259,26 +254,6 @@ def _rollout(ledger: LedgerFile, tls: list[str]) -> Rollout:
     if rollout is None:
         raise InputError(f"{known[0]} is in no open rollout; greenserve rollout status lists them")
     return rollout
-
-
-def _status_rows(ledger: LedgerFile, rollout: Rollout) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for tl, target in rollout.targets.items():
-        state, passed = ledger.state.tls[tl], rollout.passed[tl]
-        own = (line for line in ledger.lines if line.rollout == rollout.id and tl in line.models)
-        verdicts = [line for line in own if line.kind == "stage"]
-        stage = "aborted" if rollout.is_aborted else STAGES[passed] if passed < len(STAGES) else "end"
-        paused = " (paused)" if rollout.is_paused else ""
-        canary = " (canary)" if state.canary is not None else ""
-        changing = f" -> {state.wanted.number}" if state.wanted != state.drives else ""
-        newest = f"{verdicts[-1].stage}: {verdicts[-1].verdict}: {verdicts[-1].text}" if verdicts else ""
-        rows.append(
-            (
-                rollout.id, tl, f"{state.drives.number}{changing}{canary}", str(target.number), f"{stage}{paused}",
-                rollout.owner, rollout.until, newest,
-            )
-        )  # fmt: skip
-    return rows
 
 
 def _plan(args: argparse.Namespace, tls: tuple[str, ...]) -> Plan:

@@ -313,6 +313,7 @@ def describe(answer: Any) -> str:
         return "\n".join(lines)
     parts = [_header(answer.run), _tls_table(answer.tls, width)]
     if isinstance(answer, pb.ControllerState):
+        parts += answer.rollouts
         parts += [f"second {c.at_s:g}: {text}" for c, text in command_log.lines(answer.commands)[-RECENT_COMMANDS:]]
     return "\n".join(parts)
 
