@@ -23,7 +23,7 @@ from rollout import model_files
 from rollout.ledger_command import add_ledger, ledger_path
 from rollout.open_rollout import Clock
 from rollout.stages import Plan, RolloutRun
-from rollout.street import check_tls, connected
+from rollout.street import PIN_LEASE_S, check_tls, connected
 from rollout.verdicts import Limits
 from serving.client.tls_files import TlsFiles
 
@@ -43,7 +43,7 @@ EXIT_CODES = {"promoted": 0, "until": 0, "aborted": program.FAILED, "failed": pr
 """By outcome; all others are those of a refused model."""
 BOUNDS = {
     "max_wait_s": (1, 30 * 86400),
-    "poll_s": (0.1, 3600),
+    "poll_s": (0.1, PIN_LEASE_S / 5),
     "seeds": (2, 100_000),
     "workers": (1, 1000),
     "min_decisions": (0, 1e9),

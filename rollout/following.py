@@ -14,10 +14,10 @@ From `load` to the end the TLs are pinned, so that a controller that asks for th
 from collections.abc import Sequence
 
 from city.errors import InputError, ProgramFailed
-from city.ledger import EVALUATE, PROMOTE
+from city.ledger import CANARY, EVALUATE, PROMOTE
 from protos import control_pb2 as pb
 from rollout.open_rollout import OpenRollout, Stop
-from rollout.street import Seen, ServedStreet
+from rollout.street import PIN_LEASE_S, Seen, ServedStreet
 from serving.tf_serving.config_files import STABLE, Versions, labelled_versions
 
 CONFIRM_S = 300.0
@@ -67,11 +67,21 @@ class Following:
         if rollout is None or rollout.is_aborted or all(rollout.has_passed(tl, PROMOTE) for tl in rollout.targets):
             return self._close(tls)
         seen = self._see(tls)
+        self._note_lost(tls, seen)
         in_canary = [tl for tl in tls if self._own.tl(tl).canary is not None]
         self._pin([tl for tl in tls if tl not in in_canary], seen)
         self._street.serve({tl: self._versions(tl) for tl in tls})
         self._pin(in_canary, seen)
         return seen
+
+    def _note_lost(self, tls: Sequence[str], seen: Seen) -> None:
+        """Write which canaries the controller has ended by itself: at the end of their lease, or by its restart."""
+        for tl in tls:
+            state, now = self._own.tl(tl), seen.tls[tl]
+            is_lost = now.version == state.stable.number and now.pinned_version != state.wanted.number
+            if is_lost and state.canary == state.drives and not self._own.has_passed(tl, CANARY):
+                self._own.append("rollback", {tl: state.stable}, text="the controller has gone back to it by itself")
+                self._own.append("drives", {tl: state.stable})
 
     def note_operator(self, tls: Sequence[str], seen: Seen) -> bool:
         """Report that an operator has set a TL's mode, if one has."""
@@ -134,16 +144,19 @@ class Following:
     def _pin(self, tls: Sequence[str], seen: Seen) -> None:
         """Pin TLs to what the ledger wants. Raises Stop, ProgramFailed."""
         for tl in tls:
-            number, now = self._own.tl(tl).wanted.number, seen.tls[tl]
-            if now.pinned_version == number:
+            state, now = self._own.tl(tl), seen.tls[tl]
+            number, then = state.wanted.number, state.stable.number if state.canary is not None else None
+            # without this process, the controller ends a canary by itself
+            has_end = now.pinned_for_s > PIN_LEASE_S / 2 if then is not None else now.pinned_for_s == 0
+            if now.pinned_version == number and has_end:
                 continue
-            if now.pinned_version and not _is_own(now):
+            if now.pinned_version not in (0, number) and not _is_own(now):
                 raise Stop("aborted", f"{now.pinned_by} has pinned {tl} to {now.pinned_version}")
             if not self._street.is_served(tl, number):
                 # of a fleet's member; its own model is loaded first
                 self._street.serve({tl: labelled_versions(number)})
             try:
-                self._street.pin(tl, number, f"{PINNED_BY}{self._own.id} ({self._own.author})")
+                self._street.pin(tl, number, f"{PINNED_BY}{self._own.id} ({self._own.author})", then)
             except InputError as error:
                 # such as another contract than the controller's; at the end of a rollout it is reported alone
                 raise Stop("failed", f"{tl} cannot be pinned to {number}: {error}") from None

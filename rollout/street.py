@@ -23,6 +23,8 @@ from serving.tf_serving.loaded_versions import AVAILABLE
 
 ANSWER_TIMEOUT_S = 5.0
 """Wall time within which the model server must answer for its status."""
+PIN_LEASE_S = 600.0
+"""Wall time after which the controller ends a canary by itself; half of it before, its pin is renewed."""
 OF_MODELS = (MONITOR, REJECTIONS, OVERRIDES, GREEN_KEPT, UNIFORM)
 """Alarms that a model may cause; a missing answer is in the record, and may be the server's fault."""
 
@@ -69,10 +71,15 @@ class ServedStreet:
         }
         return Seen(state.run.second, {each.tl: each for each in state.tls}, alarms)
 
-    def pin(self, tl: str, number: int | None, author: str) -> None:
-        """Let a TL be answered by this number of its own model; None: by the run's version or fleet again."""
-        version = "latest" if number is None else str(number)
-        self.control.call("PinModel", pb.PinModelRequest(tl=tl, version=version, author=author))
+    def pin(self, tl: str, number: int | None, author: str, then: int | None = None) -> None:
+        """Let a TL be answered by this number of its own model; None: by the run's version or fleet again.
+
+        `then`: number that the controller pins by itself after PIN_LEASE_S, unless this is called again.
+        """
+        request = pb.PinModelRequest(tl=tl, version="latest" if number is None else str(number), author=author)
+        if then is not None:
+            request.for_seconds, request.then_version = PIN_LEASE_S, str(then)
+        self.control.call("PinModel", request)
 
     def serve(self, target: Mapping[str, Versions], is_rollback: bool = False) -> None:
         """Load versions, then move labels, by models.config and a reload. Nothing is sent if it is so already.

@@ -338,7 +338,8 @@ def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
     for state in tls:
         until = f" until {state.until_s:g}" if state.until_s else ""
         model = f"{state.model or '-'}:{state.version}" if state.version else "-"
-        pinned = f" (pinned by {state.pinned_by}: {state.pinned_version})" if state.pinned_version else ""
+        left = f" for {state.pinned_for_s:.0f} s" if state.pinned_for_s else ""
+        pinned = f" (pinned by {state.pinned_by}: {state.pinned_version}{left})" if state.pinned_version else ""
         rows.append(
             (
                 state.tl,

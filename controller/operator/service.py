@@ -119,6 +119,7 @@ class OperatorService:
                 state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
             if (pin := pinned.get(state.tl)) is not None:
                 state.pinned_version, state.pinned_by = pin.version, pin.author
+                state.pinned_for_s = self._queue.pinned_for_s(state.tl)
         return states
 
     def settings(self) -> list[dict[str, Any]]:
@@ -170,7 +171,8 @@ class OperatorService:
 
     def _pin_model(self, request: pb.PinModelRequest, applied: Applied) -> pb.TlStates:
         (tl,) = self._selected([request.tl], takes_all=False)
-        version = _version(request.version)
+        version, then = _version(request.version), _version(request.then_version or LATEST)
+        for_s = _number("for_seconds", request.for_seconds, 0, MAX_FOR_S)
         if self.policies is None:
             raise self._without_models("there is no model to pin")
         if version is not None:
@@ -179,7 +181,10 @@ class OperatorService:
                 self.policies.check_pin(tl, version)
             except InputError as error:
                 raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
-        applied(self._queue.pin_model, tl, version)
+        if for_s:
+            applied(self._queue.lease_pin, tl, version, for_s, then)
+        else:
+            applied(self._queue.pin_model, tl, version)
         return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
 
     def _reload_contracts(self, request: pb.ReloadContractsRequest, applied: Applied) -> pb.ReloadContractsResponse:

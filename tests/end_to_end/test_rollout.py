@@ -63,12 +63,15 @@ def models(folder, grid_models):
     return folder / "models"
 
 
+ONE = ("--all-models", *(flag for tl in CHECKPOINT for flag in ("--model", f"{tl}=1")))
+"""Flags of serve config: number 1 of each model."""
+
+
 @contextlib.contextmanager
-def serving(folder, models):
+def serving(folder, models, which=ONE):
     """A server with TensorFlow Serving's files; yields its address."""
     at = ["--models-dir", str(models), "--mounted-at", str(models), "--config-at", str(folder / "config")]
-    one = [flag for tl in CHECKPOINT for flag in ("--model", f"{tl}=1")]
-    assert serve_config([*at, "--out", str(folder / "config"), "--all-models", *one]) == 0
+    assert serve_config([*at, "--out", str(folder / "config"), *which]) == 0
     port = free_port()
     flags = ["--model_config_file", str(folder / "config" / "models.config"), "--port", str(port)]
     with program("serving", *flags, "--allow_version_labels_for_unavailable_models=true") as process:

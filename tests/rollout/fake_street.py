@@ -7,7 +7,7 @@ from city.ledger import BETTER, Model
 from city.ledger_file import LedgerFile
 from protos import control_pb2 as pb
 from rollout.stages import NS, Plan, RolloutRun
-from rollout.street import NotServed, Seen
+from rollout.street import PIN_LEASE_S, NotServed, Seen
 from rollout.verdicts import Verdict
 from serving.tf_serving.config_files import Versions
 from tests.city.ledgers import BEGIN, model
@@ -44,6 +44,7 @@ class FakeStreet:
         self.clock = clock
         self.served = {tl: Versions((3,), {"stable": 3}) for tl in TLS}
         self.pins, self.pinned_by, self.mode, self.alarms = {}, {}, {}, []
+        self.leases = {}
         self.follows_label, self.fleet = follows_label, fleet or {}
         self.server_down = self.controller_down = False
         self.refuses_pins_to = None
@@ -79,6 +80,7 @@ class FakeStreet:
         self._call()
         if self.controller_down:
             raise ProgramFailed("the controller does not answer")
+        self.end_leases()
         seen = {}
         for tl in tls:
             number = self.number(tl)
@@ -91,10 +93,19 @@ class FakeStreet:
                 version=number,
                 pinned_version=self.pins.get(tl, 0),
                 pinned_by=self.pinned_by.get(tl, ""),
+                pinned_for_s=self.leases[tl][0] - self.clock.seconds if tl in self.leases else 0.0,
             )
         return Seen(self.clock.seconds, seen, {tl: list(self.alarms) if tl == "SA101" else [] for tl in tls})
 
-    def pin(self, tl, number, author):
+    def end_leases(self):
+        """Go back to the old numbers whose pins nobody has renewed, as the controller does."""
+        for tl, (end_s, then) in [*self.leases.items()]:
+            if self.clock.seconds >= end_s:
+                del self.leases[tl]
+                self.pins = {**self.pins, tl: then}
+                self.note()
+
+    def pin(self, tl, number, author, then=None):
         self._call()
         if self.controller_down:
             raise ProgramFailed("the controller does not answer")
@@ -103,8 +114,11 @@ class FakeStreet:
         if number is not None and (number == self.refuses_pins_to or number not in self.served[tl].numbers):
             raise InputError(f"serves no version {number} of {tl}")
         self.pins = {other: kept for other, kept in self.pins.items() if other != tl}
+        self.leases.pop(tl, None)
         if number is not None:
             self.pins[tl], self.pinned_by[tl] = number, author
+        if then is not None:
+            self.leases[tl] = self.clock.seconds + PIN_LEASE_S, then
         self.note()
         self._call()
 

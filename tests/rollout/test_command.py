@@ -39,7 +39,7 @@ def run(*argv, code=0):
         (("--record", "rec", "--skip", "canary"), ("--skip canary: only evaluate and shadow can be left out",)),
         (("--record", "rec", "--hours", "9-9"), ("--hours '9-9' must be two different times of day",)),
         (("--record", "rec", "--hours", "24:00-25:00"), ("such as 09:00-16:00",)),
-        (("--record", "rec", "--poll-s", "0.01"), ("--poll-s 0.01 must lie between 0.1 and 3600",)),
+        (("--record", "rec", "--poll-s", "0.01"), ("--poll-s 0.01 must lie between 0.1 and 120",)),
         (("--record", "rec", "--poll-s", "nan"), ("--poll-s nan must lie between",)),
         (("--record", "rec", "--seeds", "1"), ("--seeds 1 must lie between 2",)),
         (("--record", "rec", "--min-bins", "1"), ("--min-bins 1 must lie between 2",)),

@@ -10,6 +10,7 @@ from city.ledger_file import time_text
 from rollout.following import CONFIRM_S
 from rollout.open_rollout import LEASE_S
 from rollout.stages import SERVER_DOWN_S
+from rollout.street import PIN_LEASE_S
 from tests.city.ledgers import BEGIN, model
 from tests.rollout.fake_street import TLS, FakeJudges, Killed, World, ns, plan
 
@@ -474,3 +475,56 @@ def test_the_lease_is_extended_while_the_rollout_waits(path):
     world.run(max_wait_s=4 * LEASE_S, tls=("SA101",))
     leases = [line for line in world.ledger.lines if line.kind == "lease"]
     assert 6 <= len(leases) <= 12
+
+
+def test_a_canary_that_nobody_watches_ends_by_itself_and_begins_anew(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+
+    def dies():
+        if world.clock.seconds > 100:
+            raise Killed
+
+    world.clock.on_sleep = dies
+    with pytest.raises(Killed):
+        world.run(tls=("SA101",))
+    assert world.street.number("SA101") == 4
+    world.clock.seconds += PIN_LEASE_S
+    world.street.end_leases()
+    assert world.street.number("SA101") == 3
+    world.clock.on_sleep, world.judges.verdicts["canary"] = lambda: None, "better"
+    assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""
+    lines = [line for line in world.ledger.lines if line.kind in ("canary", "rollback")]
+    assert [line.kind for line in lines] == ["canary", "rollback", "canary"]
+    assert lines[1].text == "the controller has gone back to it by itself"
+    assert [drive.model.number for drive in drives_by_tl(world.ledger.lines)["SA101"]] == [3, 4, 3, 4]
+
+
+def test_a_canary_that_is_watched_is_renewed(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+    numbers = []
+
+    def looks():
+        world.street.end_leases()
+        numbers.append(world.street.number("SA101"))
+
+    world.clock.on_sleep = looks
+    world.run(tls=("SA101",), max_wait_s=3 * PIN_LEASE_S)
+    in_canary = "".join(map(str, numbers)).strip("3")
+    assert set(in_canary) == {"4"} and len(in_canary) > 2 * PIN_LEASE_S / 10
+    renewed = [line for line in world.ledger.lines if line.kind == "rollback"]
+    assert len(renewed) == 1, "its own, at the end"
+
+
+def test_a_promoted_number_needs_nobody_who_watches_it(path):
+    world = World(path, fleet={"SA101": 3})
+    world.run()
+    assert world.street.pins == {"SA101": 4} and world.street.leases == {}
+
+
+def test_a_canary_that_is_passed_is_promoted_although_its_pin_has_ended(path):
+    world = World(path)
+    assert world.run(tls=("SA101",), until="canary").outcome == "until"
+    world.clock.seconds += PIN_LEASE_S
+    world.street.end_leases()
+    assert world.street.number("SA101") == 3
+    assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""

@@ -10,7 +10,7 @@ from city import config
 from city.errors import InputError, ProgramFailed
 from export.__main__ import main as export
 from protos import control_pb2 as pb
-from rollout.street import connected
+from rollout.street import PIN_LEASE_S, connected
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.tf_serving import config_files, loaded_versions
@@ -177,9 +177,11 @@ def test_alarms_that_a_model_may_cause_are_those_of_its_tl_and_signals(settings,
 def test_a_pin_is_named_after_the_rollout(settings, tmp_path):
     control = Control()
     with running(settings) as server, street_of(server, tmp_path, control) as street:
-        street.pin("SA104", 2, "rollout r1 (ann)")
+        street.pin("SA104", 2, "rollout r1 (ann)", then=1)
         street.pin("SA104", None, "rollout r1 (ann)")
     assert [request.version for _, request in control.calls] == ["2", "latest"]
+    ends = [(request.for_seconds, request.then_version) for _, request in control.calls]
+    assert ends == [(PIN_LEASE_S, "1"), (0.0, "")]
     assert {request.author for _, request in control.calls} == {"rollout r1 (ann)"}
 
 

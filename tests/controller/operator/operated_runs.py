@@ -107,7 +107,8 @@ class OperatedRun:
         self.loop, self.pins, self.pace = loop or Loop(self.state.tls), pins, Pace()
         self.alarms = Alarms(self.state.layout.tl_of_signal, len(run_contracts), wall_clock=lambda: 1e9)
         self.saved = SavedModes(path)
-        self.queue = CommandQueue(self.state, self.pace, self.alarms, self.saved, pins)
+        self.wall_s = 0.0
+        self.queue = CommandQueue(self.state, self.pace, self.alarms, self.saved, pins, lambda: self.wall_s)
         rollouts = OpenRollouts(ledger or Path("no-ledger.jsonl"))
         self.service = OperatorService(self.state, self.queue, self.pace, self.alarms, pins, policy, None, rollouts)
 
