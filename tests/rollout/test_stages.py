@@ -528,3 +528,47 @@ def test_a_canary_that_is_passed_is_promoted_although_its_pin_has_ended(path):
     world.street.end_leases()
     assert world.street.number("SA101") == 3
     assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""
+
+
+def test_a_controller_that_ends_in_canary_is_waited_for(path):
+    world = World(path, FakeJudges(polls=20))
+
+    def ends():
+        world.street.controller_down = 50 < world.clock.seconds < 400
+
+    world.clock.on_sleep = ends
+    assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""
+    assert "waits: the controller does not answer" in world.lines and world.clock.seconds > 400
+
+
+def test_a_controller_that_has_ended_for_good_leaves_a_server_of_the_old_number(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+
+    def ends():
+        world.street.controller_down = world.clock.seconds > 50
+
+    world.clock.on_sleep = ends
+    with pytest.raises(ProgramFailed, match="has not been seen to follow the ledger for 300 s"):
+        world.run(tls=("SA101",))
+    assert world.street.served["SA101"].numbers == (3,)
+    world.clock.on_sleep = lambda: None
+    world.street.controller_down = False
+    assert world.run(tls=("SA101",)).outcome == "not enough evidence" and world.disagreement() == ""
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "shadow", "canary"])
+def test_a_full_volume_passes_no_stage(path, monkeypatch, stage):
+    world = World(path)
+    keep = world.judges.keep
+
+    def full(name, *arguments):
+        if name == stage:
+            raise InputError("results.json: cannot be written: No space left on device; make room there")
+        return keep(name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.judges, "keep", full)
+        with pytest.raises(InputError, match="No space left"):
+            world.run()
+    assert stage not in {line.stage for line in world.ledger.lines}
+    assert world.run().outcome == "promoted" and world.disagreement() == ""
