@@ -208,7 +208,7 @@ def _abort(args: argparse.Namespace, city: city_config.City, ledger: LedgerFile)
     try:
         with _opened(args, city, plan, ledger, Path()) as opened:
             result = opened.abort(rollout)
-    except _Runs:
+    except run_lock.IsHeld:
         return f"rollout {rollout.id}: its process takes the canaries back and ends it (greenserve rollout status)"
     return f"{result.outcome}: {result.sentence}"
 
@@ -234,11 +234,15 @@ def _opened(
     server = args.server or (district.address if district is not None else city.serving.address)
     fleet = district.fleet or name if district is not None else city.serving.fleet
     models_dir = args.models_dir or city.serving.models_dir
+    key = sha256(",".join(sorted(plan.tls)).encode()).hexdigest()[:12]
+    runs = (
+        f"another process rolls out {', '.join(plan.tls)}; wait for its end, or greenserve rollout abort {plan.tls[0]}"
+    )
     kept = ledger.path.with_name("rollouts") / f"{'-'.join(plan.tls)[:80]}-{plan.number}"
     with (
         _control(args, city) as control,
         connected(city, server, args.config / name, control, fleet) as street,
-        _lock(ledger, plan.tls),
+        run_lock.held(ledger.path.with_name(f".{ledger.path.name}.{key}.lock"), runs),
     ):
         # imported after the checks of the flags: it takes seconds
         from rollout.judges import StreetJudges
@@ -288,28 +292,9 @@ def _author(args: argparse.Namespace) -> str:
 
 
 def _control(args: argparse.Namespace, city: city_config.City) -> ControlClient:
-    if (args.control_tls_certificate is None) != (args.control_tls_key is None):
-        raise InputError("--control-tls-certificate and --control-tls-key belong together; pass both")
-    files = TlsFiles(args.control_tls_ca, args.control_tls_certificate, args.control_tls_key, "")
-    tls = None if files == TlsFiles() else files.read()
-    return ControlClient(args.control_address or city.controller.control_address or ctl.DEFAULT_ADDRESS, tls)
-
-
-class _Runs(InputError):
-    """Another process on this machine runs the rollout."""
-
-
-@contextlib.contextmanager
-def _lock(ledger: LedgerFile, tls: tuple[str, ...]) -> Iterator[None]:
-    """Hold the lock of the rollouts of these TLs. Raises _Runs."""
-    key = sha256(",".join(sorted(tls)).encode()).hexdigest()[:12]
-    message = f"another process rolls out {', '.join(tls)}; wait for its end, or greenserve rollout abort {tls[0]}"
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(run_lock.held(ledger.path.with_name(f".{ledger.path.name}.{key}.lock"), message))
-        except InputError as error:
-            raise _Runs(str(error)) from None
-        yield
+    address = args.control_address or city.controller.control_address or ctl.DEFAULT_ADDRESS
+    files = TlsFiles(args.control_tls_ca, args.control_tls_certificate, args.control_tls_key)
+    return ControlClient(address, ctl.tls_of(files, "--control-tls"))
 
 
 if __name__ == "__main__":

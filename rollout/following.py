@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from city.errors import InputError, ProgramFailed
 from city.ledger import CANARY, EVALUATE, PROMOTE
 from protos import control_pb2 as pb
-from rollout.open_rollout import OpenRollout, Stop
+from rollout.open_rollout import Ending, OpenRollout
 from rollout.street import PIN_LEASE_S, Seen, ServedStreet
 from serving.tf_serving.config_files import STABLE, Versions, labelled_versions
 
@@ -35,7 +35,7 @@ class Following:
         self._own, self._street = own, street
 
     def settle(self, tls: Sequence[str]) -> None:
-        """Make the street what the ledger wants, and wait until the controller is seen to follow. Raises Stop,
+        """Make the street what the ledger wants, and wait until the controller is seen to follow. Raises Ending,
         InputError, ProgramFailed."""
         begin_s = self._own.clock.monotonic()
         while True:
@@ -60,7 +60,7 @@ class Following:
         """Do once what makes the street what the ledger wants; return the TLs as they were before it.
 
         An old model is pinned before a new one is loaded; a new one is loaded before it is pinned, and pinned away from
-        before it is unloaded. Raises Stop if the controller refuses a pin, or an operator has set another one;
+        before it is unloaded. Raises Ending if the controller refuses a pin, or an operator has set another one;
         ProgramFailed if server or controller does not answer.
         """
         rollout = self._own.rollout
@@ -101,7 +101,7 @@ class Following:
         try:
             seen = self._see(tls)
             self._pin([tl for tl in changed if _is_own(seen.tls[tl])], seen)
-        except (ProgramFailed, Stop) as error:
+        except (ProgramFailed, Ending) as error:
             self._own.note(str(error))
         try:
             self._street.serve({tl: self._closing_versions(tl) for tl in changed}, is_rollback=True)
@@ -142,7 +142,7 @@ class Following:
         return Versions(tuple(sorted(numbers)), {STABLE: state.stable.number})
 
     def _pin(self, tls: Sequence[str], seen: Seen) -> None:
-        """Pin TLs to what the ledger wants. Raises Stop, ProgramFailed."""
+        """Pin TLs to what the ledger wants. Raises Ending, ProgramFailed."""
         for tl in tls:
             state, now = self._own.tl(tl), seen.tls[tl]
             number, then = state.wanted.number, state.stable.number if state.canary is not None else None
@@ -151,7 +151,7 @@ class Following:
             if now.pinned_version == number and has_end:
                 continue
             if now.pinned_version not in (0, number) and not _is_own(now):
-                raise Stop("aborted", f"{now.pinned_by} has pinned {tl} to {now.pinned_version}")
+                raise Ending("aborted", f"{now.pinned_by} has pinned {tl} to {now.pinned_version}")
             if not self._street.is_served(tl, number):
                 # of a fleet's member; its own model is loaded first
                 self._street.serve({tl: labelled_versions(number)})
@@ -159,7 +159,7 @@ class Following:
                 self._street.pin(tl, number, f"{PINNED_BY}{self._own.id} ({self._own.author})", then)
             except InputError as error:
                 # such as another contract than the controller's; at the end of a rollout it is reported alone
-                raise Stop("failed", f"{tl} cannot be pinned to {number}: {error}") from None
+                raise Ending("failed", f"{tl} cannot be pinned to {number}: {error}") from None
 
     def _may_unpin(self, tl: str) -> bool:
         """False for a member of a fleet that was built with another number: its own model serves it until then."""

@@ -36,7 +36,7 @@ from serving.client import Client
 from serving.contract import ContractError
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
 from signals.observation import Observation
-from signals.policy import Answer, Policies
+from signals.policy import Answer
 from simulation import model_files as simulated_models
 from simulation.demand import varied
 from simulation.executors import executor
@@ -49,17 +49,14 @@ class _NotReached(Exception):
     """The server did not answer in time: that says nothing of a model."""
 
 
-class _ReachedPolicies:
+class _ReachedPolicies(ServedPolicies):
     """Policies whose server must answer. A model that hangs never gets its evidence."""
-
-    def __init__(self, policies: Policies) -> None:
-        self._policies = policies
 
     def ask(
         self, observations: Mapping[str, Observation], observed_s: float | None = None
     ) -> dict[str, Answer | Exception]:
         """The answers. Raises _NotReached."""
-        answers = self._policies.ask(observations, observed_s)
+        answers = super().ask(observations, observed_s)
         if any(isinstance(answer, (Unavailable, DeadlineExceeded)) for answer in answers.values()):
             raise _NotReached
         return answers
@@ -186,9 +183,9 @@ class StreetJudges:
 
     def _replay(self, run: RecordedRun, served: Mapping[str, pb.PolicyContract], number: int) -> None:
         """Replay a file, and count its steps that are new. Raises InputError."""
-        policies = ServedPolicies(self.client, served, number, run.start.control.deadline_ms / 1000, with_scores=True)
+        policies = _ReachedPolicies(self.client, served, number, run.start.control.deadline_ms / 1000, with_scores=True)
         replay = Replay(run, list(served))
-        shadow = ShadowEvaluation(_ReachedPolicies(policies), served, lambda: replay.loop.intersections)
+        shadow = ShadowEvaluation(policies, served, lambda: replay.loop.intersections)
         shadow.by_tl = {tl: self._shadows[tl] for tl in served}
         since_ns = self._shadow_from[1] if self._shadow_from[0] == run.city.run else 0
         self._shadow_from = run.city.run, since_ns

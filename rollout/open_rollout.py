@@ -25,12 +25,13 @@ class Clock:
         time.sleep(seconds)
 
 
-class Stop(Exception):
-    """The rollout ends, and what it has not promoted is rolled back."""
+class Ending(Exception):
+    """How a rollout ends; one that is raised rolls back what is not promoted."""
 
-    def __init__(self, outcome: str, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome, self.reason = outcome, reason
+    def __init__(self, outcome: str, sentence: str) -> None:
+        """`outcome`: promoted | worse | not enough evidence | aborted | failed | until: its last stage is passed."""
+        super().__init__(sentence)
+        self.outcome, self.sentence = outcome, sentence
 
 
 class OpenRollout:
@@ -80,15 +81,15 @@ class OpenRollout:
             self.append("lease", until=self.lease_end())
 
     def check_aborted(self) -> None:
-        """Keep the lease. Raises Stop if the rollout was aborted.
+        """Keep the lease. Raises Ending if the rollout was aborted.
 
         The first reason to end it stays, if the process is killed while it rolls back.
         """
         self.keep_lease()
         for line in self.ledger.lines:
             if line.rollout == self.id and line.kind == "abort":
-                outcome, _, reason = line.text.partition(": ")
-                raise Stop(outcome, reason)
+                outcome, _, sentence = line.text.partition(": ")
+                raise Ending(outcome, sentence)
 
     def note(self, text: str) -> None:
         """Report a line once."""

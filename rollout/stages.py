@@ -29,7 +29,7 @@ from city.ledger import (
 )
 from city.ledger_file import LedgerFile
 from rollout.following import Following, refuse_other_pins
-from rollout.open_rollout import Clock, OpenRollout, Stop
+from rollout.open_rollout import Clock, Ending, OpenRollout
 from rollout.record_figures import DAY_S, Times
 from rollout.street import NotServed, Seen, ServedStreet
 from rollout.verdicts import Limits, Verdict
@@ -79,15 +79,6 @@ Verdicts = Mapping[str, Verdict]
 """By TL, or ALL; none while a stage waits for something else than evidence."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """How a rollout ended."""
-
-    outcome: str
-    """promoted | worse | not enough evidence | aborted | failed | until: the stage that was the last one is passed"""
-    sentence: str
-
-
 class RolloutRun:
     """Runs one rollout, or goes on with it."""
 
@@ -109,34 +100,34 @@ class RolloutRun:
         self._alarms_before: dict[str, set[str]] = {}
         """By TL, its alarms before its canary; unknown after a restart of this process."""
 
-    def run(self) -> Result:
+    def run(self) -> Ending:
         """Go through the stages that are not passed yet. Raises InputError, ProgramFailed."""
         plan, own = self._plan, self._own
         if not self._open():
             self._following.settle(plan.tls)
-            return Result("promoted", f"{', '.join(plan.tls)} have {plan.number} already")
+            return Ending("promoted", f"{', '.join(plan.tls)} have {plan.number} already")
         try:
             own.check_aborted()
             for stage, tls in self._stages():
                 if left := [tl for tl in tls if not own.has_passed(tl, stage)]:
                     self._pass(stage, left)
             if plan.until != PROMOTE:
-                return Result("until", f"{plan.until} is passed; the rollout goes on without --until")
-            stop = Stop("promoted", f"{', '.join(own.targets)}: driven by {plan.number}")
-        except Stop as reason:
-            stop = reason
-        return self._end(stop)
+                return Ending("until", f"{plan.until} is passed; the rollout goes on without --until")
+            ending = Ending("promoted", f"{', '.join(own.targets)}: driven by {plan.number}")
+        except Ending as reason:
+            ending = reason
+        return self._end(ending)
 
-    def abort(self, rollout: Rollout) -> Result:
+    def abort(self, rollout: Rollout) -> Ending:
         """End a rollout that was aborted, whose process is gone."""
         self._own.id = rollout.id
         try:
             self._own.check_aborted()
-        except Stop as stop:
-            return self._end(stop)
+        except Ending as ending:
+            return self._end(ending)
         raise InputError(f"rollout {rollout.id} was not aborted")
 
-    def take_back(self) -> Result:
+    def take_back(self) -> Ending:
         """Make an earlier stable number stable again, without evidence. Raises InputError, ProgramFailed."""
         models: dict[str, Model] = {}
         for tl in self._plan.tls:
@@ -150,7 +141,7 @@ class RolloutRun:
                 raise InputError(f"the files of {tl}/{self._plan.number} are not those that were stable; restore them")
         self._own.append("rollback", models, text="taken back by an operator")
         self._following.settle(self._plan.tls)
-        return Result("aborted", f"{', '.join(self._plan.tls)}: back on {self._plan.number}")
+        return Ending("aborted", f"{', '.join(self._plan.tls)}: back on {self._plan.number}")
 
     def _open(self) -> bool:
         """Open the rollout, or find it again; false if the TLs have the number already.
@@ -196,16 +187,16 @@ class RolloutRun:
         if unknown:
             self._own.append("adopt", unknown, text="driven by them when the ledger began")
 
-    def _end(self, stop: Stop) -> Result:
+    def _end(self, ending: Ending) -> Ending:
         """Roll back what is not promoted, and close the rollout."""
-        own, text = self._own, f"{stop.outcome}: {stop.reason}"
-        if stop.outcome != "promoted" and not self._rollout.is_aborted:
+        own, text = self._own, f"{ending.outcome}: {ending.sentence}"
+        if ending.outcome != "promoted" and not self._rollout.is_aborted:
             own.append("abort", text=text)
-        self._roll_back([tl for tl in own.targets if own.tl(tl).canary is not None], stop.reason)
+        self._roll_back([tl for tl in own.targets if own.tl(tl).canary is not None], ending.sentence)
         self._following.settle(list(own.targets))
         own.append("end", text=text)
         own.report(f"rollout {own.id} has ended: {text}")
-        return Result(stop.outcome, stop.reason)
+        return ending
 
     # the loop over the stages
 
@@ -218,7 +209,7 @@ class RolloutRun:
         return (step for step in steps if STAGES.index(step[0]) <= STAGES.index(self._plan.until))
 
     def _pass(self, stage: str, tls: Sequence[str]) -> None:
-        """Look at a stage until it is passed. Raises Stop if it is not."""
+        """Look at a stage until it is passed. Raises Ending if it is not."""
         if stage in self._plan.skipped:
             return self._judge(stage, tls, {}, Verdict(SKIPPED, f"skipped by {self._plan.author}"))
         look, limits = self._protocol[stage]
@@ -251,14 +242,14 @@ class RolloutRun:
             self._clock.sleep(self._plan.poll_s)
 
     def _judge(self, stage: str, tls: Sequence[str], verdicts: Verdicts, overall: Verdict) -> None:
-        """Write a stage's verdict. Raises Stop unless it is passed."""
+        """Write a stage's verdict. Raises Ending unless it is passed."""
         is_kept = stage in JUDGED and overall.value != SKIPPED
         evidence = self._judges.keep(stage, tls, verdicts) if is_kept else {}
         value, text = overall
         self._own.append("stage", self._targets(tls), stage=stage, verdict=value, text=text, evidence=evidence)
         self._own.report(f"{stage}: {value}: {text}")
         if value in (WORSE, UNDECIDED):
-            raise Stop(value, f"{stage}: {text}")
+            raise Ending(value, f"{stage}: {text}")
 
     @property
     def _protocol(self) -> Mapping[str, tuple[Callable[[Sequence[str]], Verdicts], str]]:
@@ -282,7 +273,7 @@ class RolloutRun:
         try:
             self._following.follow(list(self._own.targets))
         except NotServed as error:
-            raise Stop("failed", str(error)) from None
+            raise Ending("failed", str(error)) from None
         self._following.settle(list(self._own.targets))
         return {ALL: Verdict(DONE, f"{self._plan.number} is loaded beside the old number")}
 
@@ -342,24 +333,24 @@ class RolloutRun:
         return self._rollout.is_paused
 
     def _check_files(self, tls: Sequence[str]) -> None:
-        """Stop if a model's files are no longer those that were judged."""
+        """Raise Ending if a model's files are no longer those that were judged."""
         for tl, target in self._targets(tls).items():
             try:
                 found = self._judges.model(tl, target.number)
             except InputError as error:
-                raise Stop("failed", str(error)) from None
+                raise Ending("failed", str(error)) from None
             if found != target:
-                raise Stop("failed", f"the files of {tl}/{target.number} have changed since the rollout began")
+                raise Ending("failed", f"the files of {tl}/{target.number} have changed since the rollout began")
 
     def _check_server(self) -> None:
-        """Stop if the model server has not answered for a while: the canary may be the cause."""
+        """Raise Ending if the model server has not answered for a while: the canary may be the cause."""
         now_s = self._clock.monotonic()
         if self._street.answers():
             self._down_since_s = None
         elif self._down_since_s is None:
             self._down_since_s = now_s
         elif now_s - self._down_since_s >= SERVER_DOWN_S:
-            raise Stop(UNDECIDED, f"the model server has not answered for {SERVER_DOWN_S:g} s in canary")
+            raise Ending(UNDECIDED, f"the model server has not answered for {SERVER_DOWN_S:g} s in canary")
 
     def _roll_back(self, tls: Sequence[str], reason: str) -> None:
         """Let TLs in canary be driven by their stable models again."""

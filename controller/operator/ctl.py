@@ -163,7 +163,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
         args = parser(prog).parse_args(_command_first(sys.argv[1:] if argv is None else argv))
         if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
             raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
-        with ControlClient(_address(args), _tls(args), args.timeout_s) as client:
+        files = TlsFiles(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
+        with ControlClient(_address(args), tls_of(files, "--tls"), args.timeout_s) as client:
             if args.command == "watch":
                 return _watch(client, args)
             answer = _call(client, args)
@@ -189,11 +190,10 @@ def _address(args: argparse.Namespace) -> str:
     return city_config.load_if_exists(args.city).controller.control_address or DEFAULT_ADDRESS
 
 
-def _tls(args: argparse.Namespace) -> Tls | None:
-    """The certificates of the flags. Raises InputError."""
-    if (args.tls_certificate is None) != (args.tls_key is None):
-        raise InputError("--tls-certificate and --tls-key belong together; pass both")
-    files = TlsFiles(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
+def tls_of(files: TlsFiles, flags: str) -> Tls | None:
+    """The certificates of files; None: plain text. `flags`: begin of their flags. Raises InputError."""
+    if (files.certificate is None) != (files.key is None):
+        raise InputError(f"{flags}-certificate and {flags}-key belong together; pass both")
     return None if files == TlsFiles() else files.read()
 
 
