@@ -48,7 +48,7 @@ FOREVER_NS = (1 << 63) - 1
 JUDGED = (EVALUATE, SHADOW, CANARY)
 """Stages whose verdict rests on evidence."""
 WAITING = (SHADOW, CANARY)
-"""Stages that wait for a server or controller that does not answer."""
+"""Stages that wait, with a bound, for evidence, and for a server or controller that does not answer."""
 SEVERITY = (WORSE, UNDECIDED, BETTER, DONE)
 ALL = ""
 """Key of a verdict on all TLs of a stage together."""
@@ -233,7 +233,7 @@ class RolloutRun:
             now_s = self._clock.monotonic()
             if overall.value != UNDECIDED or stage == EVALUATE:
                 return self._judge(stage, tls, verdicts, overall)
-            if now_s - begin_s > self._plan.max_wait_s:
+            if stage in WAITING and now_s - begin_s > self._plan.max_wait_s:
                 late = f"after {self._plan.max_wait_s:g} s: {overall.sentence}"
                 return self._judge(stage, tls, verdicts, Verdict(UNDECIDED, late))
             if verdicts and now_s - self._progress_s >= PROGRESS_INTERVAL_S:

@@ -44,7 +44,7 @@ class FakeStreet:
         self.clock = clock
         self.served = {tl: Versions((3,), {"stable": 3}) for tl in TLS}
         self.pins, self.pinned_by, self.mode, self.alarms = {}, {}, {}, []
-        self.leases = {}
+        self.leases, self.answered = {}, {}
         self.follows_label, self.fleet = follows_label, fleet or {}
         self.server_down = self.controller_down = False
         self.refuses_pins_to = None
@@ -86,6 +86,9 @@ class FakeStreet:
             number = self.number(tl)
             number = 0 if number in self.silent_versions or self.server_down else number
             by = self.mode.get(tl)
+            # a TL that an operator has set asks nothing: its newest answer is an old one
+            number = self.answered.get(tl, number) if by else number
+            self.answered[tl] = number
             seen[tl] = pb.TlState(
                 tl=tl,
                 mode="fixed" if by else "policy",

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from city import run_lock
 from city.ledger_file import LedgerFile
 from rollout import model_files
 from rollout.__main__ import main
@@ -96,6 +97,24 @@ def test_a_tl_without_a_rollout_is_one_line(opened, capsys):
     opened.run()
     run("pause", "SA101", code=2)
     assert_refused(capsys, "SA101 is in no open rollout; greenserve rollout status lists them")
+
+
+def test_a_second_process_is_refused_and_an_abort_leaves_the_end_to_the_first(opened, city, capsys, monkeypatch):
+    def held(path, message):
+        raise run_lock.IsHeld(message)
+
+    monkeypatch.setattr(run_lock, "held", held)
+    (city / "config").mkdir()
+    entry = 'config { name: "SA101" base_path: "/models/SA101" model_platform: "tensorflow" }'
+    (city / "config" / "models.config").write_text(f"model_config_list {{ {entry} }}")
+    run("SA101,SA104", "--to", "4", "--record", "rec", code=2)
+    assert_refused(
+        capsys, "another process rolls out SA101, SA104; wait for its end, or greenserve rollout abort SA101"
+    )
+    run("abort", "SA101")
+    assert "its process takes the canaries back and ends it" in capsys.readouterr().out
+    (rollout,) = LedgerFile(opened.path).state.rollouts.values()
+    assert rollout.is_aborted
 
 
 @pytest.fixture

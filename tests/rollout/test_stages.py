@@ -209,6 +209,46 @@ def test_an_operator_who_fixes_the_tl_makes_the_rollout_wait(path):
     assert "waits: SA101 is set to fixed by bob" in world.lines and world.clock.seconds > 200
 
 
+def test_a_rollback_waits_for_an_operator_who_has_fixed_the_tl(path):
+    world = World(path, FakeJudges(polls=5, canary="worse"))
+
+    def fixes():
+        is_in_canary = any(line.kind == "canary" for line in world.ledger.lines) and world.street.number("SA101") == 4
+        if is_in_canary and world.street.answered.get("SA101") == 4:
+            world.street.mode = {"SA101": "bob"}
+        if world.clock.seconds > 3 * CONFIRM_S:
+            world.street.mode = {}
+
+    world.clock.on_sleep = fixes
+    assert world.run(tls=("SA101",)).outcome == "worse" and world.disagreement() == ""
+    assert "waits: SA101 is set to fixed by bob" in world.lines and world.clock.seconds > 3 * CONFIRM_S
+
+
+def test_a_canary_does_not_leave_its_hours_while_an_operator_has_the_tl(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+
+    def fixes():
+        world.street.mode = {"SA101": "bob"} if 100 < world.clock.seconds < 400 else {}
+
+    world.clock.on_sleep = fixes
+    world.run(tls=("SA101",), hours=(0.0, 200.0))
+    assert next(line.at for line in world.ledger.lines if line.kind == "rollback") >= time_text(
+        BEGIN + timedelta(seconds=400)
+    )
+
+
+def test_simulations_that_fail_end_the_process_and_not_the_rollout(path, monkeypatch):
+    def fails(*_):
+        raise ProgramFailed("SUMO has ended")
+
+    world = World(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.judges, "evaluate", fails)
+        with pytest.raises(ProgramFailed, match="SUMO has ended"):
+            world.run()
+    assert world.run().outcome == "promoted"
+
+
 def test_an_operator_who_pins_another_number_ends_the_rollout(path):
     world = World(path, FakeJudges(canary="not enough evidence"))
 
@@ -390,6 +430,19 @@ def test_a_paused_rollout_waits_and_still_rolls_back(path):
     world = World(path.with_name("b"), FakeJudges(polls=4, canary="worse"))
     world.clock.on_sleep = lambda: world.street.pins.get("SA101") == 4 and not paused(world) and note(world, "pause")
     assert world.run().outcome == "worse"
+
+
+def test_a_pause_before_the_promotion_has_no_bound(path):
+    world = World(path, FakeJudges(polls=2))
+
+    def step():
+        if world.street.pins.get("SA101") == 4 and not paused(world):
+            note(world, "pause")
+        if world.clock.seconds > 2000 and paused(world) and world.ledger.lines[-1].kind != "resume":
+            note(world, "resume")
+
+    world.clock.on_sleep = step
+    assert world.run(tls=("SA101",), max_wait_s=600.0).outcome == "promoted" and world.clock.seconds > 2000
 
 
 def paused(world):
