@@ -9,13 +9,17 @@ from pathlib import Path
 from city.errors import InputError
 
 
+class IsHeld(InputError):
+    """Another run holds the lock."""
+
+
 @contextlib.contextmanager
 def held(path: Path, message: str) -> Iterator[None]:
     """Hold the lock of a file, which exists while the lock is held; the kernel releases the lock if the process dies.
 
     Args:
         path: file of the lock; its folder is created, and removed if it is empty after the run.
-        message: text of the InputError if another run holds the lock; it names the remedy.
+        message: text of the IsHeld error if another run holds the lock; it names the remedy.
 
     Raises InputError.
     """
@@ -24,7 +28,7 @@ def held(path: Path, message: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = _locked(path)
     except BlockingIOError:
-        raise InputError(message) from None
+        raise IsHeld(message) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be locked: {error.strerror or error}; pass another --out") from None
     try:

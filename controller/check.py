@@ -13,8 +13,10 @@ from city import model_folders, names, network, program, text_table
 from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
+from city.ledger_file import FILE as LEDGER
+from city.ledger_file import LedgerFile
 from city.network import StreetNetwork
-from controller import model_settings
+from controller import ledger_check, model_settings
 from controller.model_settings import ModelSettings
 from controller.policies.served_contracts import ContractSource
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
@@ -53,15 +55,15 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
 
     def check() -> int:
-        street, rows, advice, greens = _check(sys.argv[1:] if argv is None else argv, prog)
+        street, rows, advice, greens, others = _check(sys.argv[1:] if argv is None else argv, prog)
         width = text_table.terminal_width()
         print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
-        mismatches = sum(row[3] != MATCHES and not row[3].startswith(LEFT_OUT) for row in rows)
+        mismatches = len(others) + sum(row[3] != MATCHES and not row[3].startswith(LEFT_OUT) for row in rows)
         matches = sum(row[3] == MATCHES for row in rows)
         print(f"{matches} of {len(rows)} TLs match the network {street.net_file}")
         if greens:
             print(text_table.render(("TL", "SIGNAL", "GREEN", "STATE", "MOVEMENTS"), greens, width))
-        for line in filter(None, advice):
+        for line in filter(None, [*(f"{tl}: {reason}" for tl, reason in others.items()), *advice]):
             print(text_table.wrapped(line, width))
         return program.WRONG_INPUT if mismatches else 0
 
@@ -71,21 +73,30 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
-        prog=prog, description="Compare every TL's policy contract with the network, without running anything."
+        prog=prog,
+        description="Compare every TL's policy contract with the network, and its model with the ledger, without "
+        "running anything.",
     )
     parser.add_city()
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
     )
     model_settings.add_flags(parser, SERVER_HELP)
+    parser.add_argument(
+        "--ledger", type=Path, metavar="FILE",
+        help=f"compare the served or stored models with this ledger too (default: {LEDGER} beside the city's "
+        "description, if it exists)",
+    )  # fmt: skip
     parser.add_argument("--greens", action="store_true", help="also print each TL's greens, by their movements")
     parser.add_argument("--strict", action="store_true", help="fail if a TL must be left on its own program")
     return parser
 
 
-def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str], list[Sequence[str]]]:
-    """The network, a row per TL, lines about programs and change times, and a row per green with --greens. Raises
-    InputError."""
+def _check(
+    argv: list[str], prog: str
+) -> tuple[StreetNetwork, list[Row], list[str], list[Sequence[str]], Mapping[str, str]]:
+    """The network, a row per TL, lines about programs and change times, a row per green with --greens, and the TLs that
+    are not as the ledger says. Raises InputError."""
     args = parser(prog).parse_args(argv)
     _check_flags(args)
     city = city_config.load(args.city)
@@ -97,6 +108,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     street = network.of_city(city)
     movement_names = names_of_city(city, street)
     tls = names.select(args.infer_tl or ["all"], list(own_tls), "--infer-tl", city.tl_of_signal)
+    stable: ContractSource | None = None
     with contextlib.ExitStack() as closing:
         contract_of: Callable[[str], pb.PolicyContract] = functools.partial(_stored, city, street, models.version)
         only_action_of: Callable[[pb.PolicyContract], str] = functools.partial(_stored_only_action, city)
@@ -104,9 +116,14 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
             client = closing.enter_context(_client(models))
             served = ContractSource(client, models.version, models.fleet)
             contract_of = served.contract
+            stable = ContractSource(client, ledger_check.STABLE, models.fleet)
             only_action_of = functools.partial(_served_only_action, client, models.version, served, movement_names)
         rows, advice, chosen = _compare(city, street, tls, contract_of, only_action_of, args.strict)
-    return street, rows, advice, _greens(chosen, movement_names) if args.greens else []
+        ledger = LedgerFile(args.ledger or city.path.parent / LEDGER)
+        if args.ledger is not None and not ledger.lines:
+            raise InputError(f"--ledger {args.ledger}: there is no ledger; leave --ledger out, or pass another one")
+        others = ledger_check.differences(ledger, tls, stable, city.serving.models_dir)
+    return street, rows, advice, _greens(chosen, movement_names) if args.greens else [], others
 
 
 def _compare(

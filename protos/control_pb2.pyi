@@ -13,14 +13,16 @@ class ListTlsRequest(_message.Message):
     def __init__(self, tls: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ControllerState(_message.Message):
-    __slots__ = ("run", "tls", "commands")
+    __slots__ = ("run", "tls", "commands", "rollouts")
     RUN_FIELD_NUMBER: _ClassVar[int]
     TLS_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     run: Run
     tls: _containers.RepeatedCompositeFieldContainer[TlState]
     commands: _containers.RepeatedCompositeFieldContainer[Command]
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., tls: _Optional[_Iterable[_Union[TlState, _Mapping]]] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+    rollouts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., tls: _Optional[_Iterable[_Union[TlState, _Mapping]]] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., rollouts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("second", "is_paused", "speed", "step_until_s", "lateness_s", "late_steps", "lost_s", "policy", "sumo")
@@ -45,7 +47,7 @@ class Run(_message.Message):
     def __init__(self, second: _Optional[float] = ..., is_paused: _Optional[bool] = ..., speed: _Optional[float] = ..., step_until_s: _Optional[float] = ..., lateness_s: _Optional[float] = ..., late_steps: _Optional[int] = ..., lost_s: _Optional[float] = ..., policy: _Optional[str] = ..., sumo: _Optional[str] = ...) -> None: ...
 
 class TlState(_message.Message):
-    __slots__ = ("tl", "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "pinned_by", "signals", "shown", "reason", "decided_s", "shown_names", "set_reason")
+    __slots__ = ("tl", "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "pinned_by", "signals", "shown", "reason", "decided_s", "shown_names", "set_reason", "pinned_for_s")
     TL_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,7 @@ class TlState(_message.Message):
     DECIDED_S_FIELD_NUMBER: _ClassVar[int]
     SHOWN_NAMES_FIELD_NUMBER: _ClassVar[int]
     SET_REASON_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FOR_S_FIELD_NUMBER: _ClassVar[int]
     tl: str
     mode: str
     since_s: float
@@ -76,7 +79,8 @@ class TlState(_message.Message):
     decided_s: float
     shown_names: _containers.RepeatedScalarFieldContainer[str]
     set_reason: str
-    def __init__(self, tl: _Optional[str] = ..., mode: _Optional[str] = ..., since_s: _Optional[float] = ..., set_by: _Optional[str] = ..., until_s: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_by: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., shown: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., decided_s: _Optional[float] = ..., shown_names: _Optional[_Iterable[str]] = ..., set_reason: _Optional[str] = ...) -> None: ...
+    pinned_for_s: float
+    def __init__(self, tl: _Optional[str] = ..., mode: _Optional[str] = ..., since_s: _Optional[float] = ..., set_by: _Optional[str] = ..., until_s: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_by: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., shown: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., decided_s: _Optional[float] = ..., shown_names: _Optional[_Iterable[str]] = ..., set_reason: _Optional[str] = ..., pinned_for_s: _Optional[float] = ...) -> None: ...
 
 class TlStates(_message.Message):
     __slots__ = ("run", "tls")
@@ -159,14 +163,18 @@ class SetModeRequest(_message.Message):
     def __init__(self, tls: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ..., author: _Optional[str] = ..., for_seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PinModelRequest(_message.Message):
-    __slots__ = ("tl", "version", "author")
+    __slots__ = ("tl", "version", "author", "for_seconds", "then_version")
     TL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    FOR_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    THEN_VERSION_FIELD_NUMBER: _ClassVar[int]
     tl: str
     version: str
     author: str
-    def __init__(self, tl: _Optional[str] = ..., version: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+    for_seconds: float
+    then_version: str
+    def __init__(self, tl: _Optional[str] = ..., version: _Optional[str] = ..., author: _Optional[str] = ..., for_seconds: _Optional[float] = ..., then_version: _Optional[str] = ...) -> None: ...
 
 class ReloadContractsRequest(_message.Message):
     __slots__ = ("author",)

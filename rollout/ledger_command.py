@@ -2,30 +2,29 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from city import config, names, program, text_table
-from city.arguments import Parser, check_server, run_subcommand
+from city.arguments import Parser, run_subcommand
 from city.errors import InputError
-from rollout import model_files
-from rollout.ledger import Drive, Line, drives_by_tl
-from rollout.ledger_file import FILE, LedgerFile, time_text
-from serving.client import Client
-from serving.errors import BadRequest, ModelNotFound, ServingError
-from serving.tf_serving.config_files import STABLE
+from city.ledger import Drive, Line, drives_by_tl
+from city.ledger_file import FILE, LedgerFile, time_text
 
 SUBCOMMANDS = {
-    "show": ("rollout.ledger_command:show", "list the lines of the ledger"),
-    "verify": ("rollout.ledger_command:verify", "check every line by the rules, and files and server against the last"),
-    "at": (
-        "rollout.ledger_command:at",
-        "show which model drove each TL at a time, who released it, and on what evidence",
-    ),
+    name: ("rollout.ledger_command:subcommand", summary)
+    for name, summary in (
+        ("show", "list the lines of the ledger"),
+        ("verify", "check every line by the rules"),
+        ("at", "show which model drove each TL at a time, who released it, and on what evidence"),
+    )
 }
 """By name: the entry point, and the summary."""
 SHOWN_DIGITS = 12
 """Digits of a digest in tables."""
+LINES = ("LINE", "TIME", "WHAT", "TLS", "AUTHOR", "ROLLOUT", "TEXT")
+DRIVES = ("TL", "NUMBER", "SINCE", "UNTIL", "RELEASED BY", "EVIDENCE")
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m rollout.ledger_command") -> int:
@@ -40,24 +39,13 @@ def parser(prog: str) -> Parser:
     summary = SUBCOMMANDS[name][1]
     parser = Parser(prog=prog, description=f"{summary[0].upper()}{summary[1:]}.")
     if name == "at":
-        parser.add_argument(
-            "time",
-            type=_time,
-            metavar="TIME",
-            help="such as 2026-11-24T08:15, local, or with a zone: 2026-11-24T07:15Z",
-        )
-    if name != "verify":
-        parser.add_argument("--tl", action="append", metavar="TL,...", help="TLs to show (default: all)")
+        about = "such as 2026-11-24T08:15, local, or with a zone: 2026-11-24T07:15Z"
+        parser.add_argument("time", type=_time, metavar="TIME", help=about)
     if name == "verify":
-        parser.add_argument(
-            "--line", metavar="SHA256", help="digest of a line that was kept: it must be in the ledger (default: none)"
-        )
-        parser.add_argument(
-            "--models-dir", type=Path, metavar="DIR", help="folder whose stable models must have the ledger's files"
-        )
-        parser.add_argument(
-            "--server", metavar="HOST:PORT", help="model server whose label stable must be on the ledger's numbers"
-        )
+        about = "digest of a line that was kept: it must be in the ledger (default: none)"
+        parser.add_argument("--line", metavar="SHA256", help=about)
+    else:
+        parser.add_argument("--tl", action="append", metavar="TL,...", help="TLs to show (default: all)")
     add_ledger(parser)
     return parser
 
@@ -76,145 +64,76 @@ def ledger_path(args: argparse.Namespace) -> Path:
     return path
 
 
-def show(argv: list[str], prog: str) -> int:
-    """List the lines."""
+def subcommand(argv: list[str], prog: str) -> int:
+    """Run a subcommand. `prog`: ends with its name."""
 
     def run() -> int:
-        args = parser(prog).parse_args(argv)
-        ledger = _existing(args)
-        tls = _selected(args, ledger)
-        rows = [_row(line) for line in ledger.lines if not line.models or set(line.models) & set(tls)]
-        header = ("LINE", "TIME", "WHAT", "TLS", "AUTHOR", "ROLLOUT", "TEXT")
-        print(text_table.render(header, rows, text_table.terminal_width()))
-        _print_cut_off(ledger)
+        name, args = prog.rpartition(" ")[2], parser(prog).parse_args(argv)
+        ledger = LedgerFile(ledger_path(args))
+        if not ledger.lines:
+            raise InputError(f"{ledger.path}: there is no ledger; greenserve rollout begins one, or pass --ledger")
+        if name == "verify":
+            _verify(ledger, args.line)
+        else:
+            tls = names.select(args.tl or ["all"], list(ledger.state.tls), "--tl")
+            header, rows = (LINES, _lines(ledger, tls)) if name == "show" else (DRIVES, _drives(ledger, tls, args.time))
+            print(text_table.render(header, rows, text_table.terminal_width()))
+        if ledger.cut_off:
+            program.print_line(f"{ledger.path}: {ledger.cut_off}")
         return 0
 
     return program.run(run)
 
 
-def verify(argv: list[str], prog: str) -> int:
-    """Verify the ledger; --line finds one whose end was cut off, the other flags models that it does not name."""
-
-    def run() -> int:
-        args = parser(prog).parse_args(argv)
-        ledger = _existing(args)
-        digests = [line.before for line in ledger.lines[1:]] + [ledger.state.digest]
-        if args.line is not None and args.line not in digests:
-            raise InputError(
-                f"{ledger.path}: has no line with digest {args.line}; lines were cut off or replaced: restore the file "
-                "from its copy"
-            )
-        wrong = [*_wrong_files(ledger, args.models_dir), *_wrong_labels(ledger, args.server)]
-        if wrong:
-            raise InputError(
-                f"{'; '.join(wrong)}; publish the ledger's numbers again, or take these into the ledger (greenserve "
-                "rollout adopt)"
-            )
-        print(f"{ledger.path}: {len(ledger.lines)} lines follow the rules")
-        print(f"last line: {ledger.state.digest}")
-        print(f"head of {len(ledger.state.tls)} TLs: {ledger.state.head}")
-        _print_cut_off(ledger)
-        return 0
-
-    return program.run(run)
-
-
-def at(argv: list[str], prog: str) -> int:
-    """Show the models that drove the TLs at a time."""
-
-    def run() -> int:
-        args = parser(prog).parse_args(argv)
-        ledger = _existing(args)
-        by_tl = drives_by_tl(ledger.lines)
-        when = time_text(args.time)
-        rows = []
-        for tl in _selected(args, ledger):
-            found = [k for k, drive in enumerate(by_tl[tl]) if drive.begin <= when]
-            rows.append(
-                _drive_row(tl, by_tl[tl], found[-1], ledger)
-                if found
-                else (tl, "-", "-", "-", "not in the ledger yet", "")
-            )
-        print(
-            text_table.render(
-                ("TL", "NUMBER", "SINCE", "UNTIL", "RELEASED BY", "EVIDENCE"), rows, text_table.terminal_width()
-            )
+def _verify(ledger: LedgerFile, digest: str | None) -> None:
+    """Print what binds a ledger that was read, and so follows the rules. `digest`: of a line that it must have."""
+    if digest is not None and digest not in {ledger.state.digest, *(line.before for line in ledger.lines[1:])}:
+        raise InputError(
+            f"{ledger.path}: has no line with digest {digest}; lines were cut off or replaced: restore the file "
+            "from its copy"
         )
-        _print_cut_off(ledger)
-        return 0
-
-    return program.run(run)
-
-
-def _wrong_files(ledger: LedgerFile, models_dir: Path | None) -> list[str]:
-    """The TLs whose stable model has other files in a folder than in the ledger."""
-    if models_dir is None:
-        return []
-    wrong = []
-    for tl, state in ledger.state.tls.items():
-        folder = models_dir / tl / str(state.stable.number)
-        if not folder.is_dir():
-            wrong.append(f"{folder} is missing")
-        elif model_files.digest(folder) != state.stable.sha256:
-            wrong.append(f"{folder} has other files than in the ledger")
-    return wrong
+    print(f"{ledger.path}: {len(ledger.lines)} lines follow the rules")
+    print(f"last line: {ledger.state.digest}")
+    print(f"head of {len(ledger.state.tls)} TLs: {ledger.state.head}")
 
 
-def _wrong_labels(ledger: LedgerFile, server: str | None) -> list[str]:
-    """The TLs whose label is on another number at a server than in the ledger. Raises InputError."""
-    if server is None:
-        return []
-    wrong = []
-    check_server(server, "--server")
-    with Client(server) as client:
-        for tl, state in ledger.state.tls.items():
-            try:
-                number = client.version_number(tl, STABLE)
-            except (BadRequest, ModelNotFound):
-                number = 0
-            except ServingError as error:
-                raise InputError(f"--server {server}: does not answer ({error}); start it, or leave it out") from None
-            if number != state.stable.number:
-                found = f"on {number}" if number else "not served"
-                wrong.append(f"label {STABLE} of {tl} is {found}, in the ledger on {state.stable.number}")
-    return wrong
-
-
-def _existing(args: argparse.Namespace) -> LedgerFile:
-    ledger = LedgerFile(ledger_path(args))
-    if not ledger.lines:
-        raise InputError(f"{ledger.path}: there is no ledger; greenserve rollout begins one, or pass --ledger")
-    return ledger
-
-
-def _selected(args: argparse.Namespace, ledger: LedgerFile) -> list[str]:
-    return names.select(args.tl or ["all"], list(ledger.state.tls), "--tl")
-
-
-def _row(line: Line) -> tuple[str, ...]:
-    models = ", ".join(f"{tl}:{model.number}" for tl, model in line.models.items())
-    what = " ".join(filter(None, (line.kind, line.stage, line.verdict)))
-    return str(line.number), line.at, what, models, line.author, line.rollout, line.text
-
-
-def _drive_row(tl: str, drives: list[Drive], k: int, ledger: LedgerFile) -> tuple[str, ...]:
-    """A TL's row: its model, from when to when, who released it, and the files behind its verdicts."""
-    drive = drives[k]
-    evidence = {
-        name: digest
+def _lines(ledger: LedgerFile, tls: Sequence[str]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(line.number),
+            line.at,
+            " ".join(filter(None, (line.kind, line.stage, line.verdict))),
+            ", ".join(f"{tl}:{model.number}" for tl, model in line.models.items()),
+            line.author,
+            line.rollout,
+            line.text,
+        )
         for line in ledger.lines
-        if line.rollout and line.rollout == drive.line.rollout and tl in line.models
-        for name, digest in line.evidence.items()
-    }
-    until = drives[k + 1].begin if k + 1 < len(drives) else "now"
-    by = f"{drive.line.author}, rollout {drive.line.rollout}" if drive.line.rollout else drive.line.author
-    files = ", ".join(f"{name} {digest[:SHOWN_DIGITS]}" for name, digest in evidence.items())
-    return tl, str(drive.model.number), drive.begin, until, by, files or "none"
+        if not line.models or set(line.models) & set(tls)
+    ]
 
 
-def _print_cut_off(ledger: LedgerFile) -> None:
-    if ledger.cut_off:
-        program.print_line(f"{ledger.path}: {ledger.cut_off}")
+def _drives(ledger: LedgerFile, tls: Sequence[str], at: datetime) -> list[tuple[str, ...]]:
+    """By TL: its model at a time, from when to when, who released it, and the files behind its verdicts."""
+    by_tl, when = drives_by_tl(ledger.lines), time_text(at)
+    rows: list[tuple[str, ...]] = []
+    for tl in tls:
+        before = [drive for drive in by_tl[tl] if drive.begin <= when]
+        if not before:
+            rows.append((tl, "-", "-", "-", "not in the ledger yet", ""))
+            continue
+        drive, following = before[-1], by_tl[tl][len(before) :]
+        by = f"{drive.line.author}, rollout {drive.line.rollout}" if drive.line.rollout else drive.line.author
+        until = following[0].begin if following else "now"
+        rows.append((tl, str(drive.model.number), drive.begin, until, by, _evidence(ledger.lines, tl, drive)))
+    return rows
+
+
+def _evidence(lines: Sequence[Line], tl: str, drive: Drive) -> str:
+    rollout = drive.line.rollout
+    own = [line for line in lines if rollout and line.rollout == rollout and tl in line.models]
+    files = {name: digest[:SHOWN_DIGITS] for line in own for name, digest in line.evidence.items()}
+    return ", ".join(f"{name} {digest}" for name, digest in files.items()) or "none"
 
 
 def _time(text: str) -> datetime:

@@ -14,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader
 from city import model_folders, program, whole_files
 from city.arguments import Parser
 from city.errors import InputError
+from city.ledger import drives_by_tl
+from city.ledger_file import LedgerFile
 from protos import policy_pb2 as pb
 from rollout import model_files
-from rollout.ledger import drives_by_tl
-from rollout.ledger_file import LedgerFile
 from serving import signed_models
 from serving.contract import CATEGORICAL, from_saved_model, lanes
 

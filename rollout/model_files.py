@@ -1,12 +1,10 @@
-"""The files of a model's version, and their digest."""
+"""A whole model's version in the folder of models."""
 
-import hashlib
-import json
 from pathlib import Path
 
 from city.errors import InputError
-from rollout.ledger import Model
-from rollout.record_figures import sha256_of
+from city.ledger import Model
+from controller.ledger_check import model_of
 from serving.contract import ContractError, from_saved_model
 
 REMEDY = "export it again (greenserve export), or copy it under another name and rename it"
@@ -32,10 +30,4 @@ def of_version(models_dir: Path, tl: str, number: int) -> Model:
             f"{folder}: is model {contract.origin.model_number} of {contract.tl}, not {number} of {tl}; a model cannot "
             "be renamed: export it for this TL and number"
         )
-    return Model(number, digest(folder))
-
-
-def digest(folder: Path) -> str:
-    """The digest of all files in a folder: of their paths and digests, in order. Raises OSError."""
-    files = {str(path.relative_to(folder)): sha256_of(path)["sha256"] for path in folder.rglob("*") if path.is_file()}
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    return model_of(folder)

@@ -17,6 +17,7 @@ from city.errors import InputError
 from controller.recording.record_writer import SUFFIX
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
+from records.lane_counts import LaneCounts
 from records.record_reader import RecordedStep, RecordReader
 from records.recorded_run import start_of
 from rollout.verdicts import BIN_S, Figures
@@ -31,7 +32,6 @@ MAX_DAYS = 14
 """Earlier record is not compared."""
 COMMON_SHARE = 0.5
 OPERATOR_MODES = (record.TlStep.FIXED, record.TlStep.HOLD)
-CHUNK_BYTES = 1 << 20
 
 
 @dataclass
@@ -46,11 +46,9 @@ class TlFigures:
 class _Lanes:
     """The lanes of one run's TLs."""
 
-    start: RunStart
     free_s: dict[str, dict[int, float]]
     """By TL and row of its incoming lanes, the free travel time in s."""
-    rows: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
-    """By TLs of a step, the rows of its counts."""
+    counts: LaneCounts
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -121,12 +119,9 @@ def newest_days(files: Sequence[Path]) -> list[Path]:
 
 def sha256_of(path: Path) -> dict[str, object]:
     """Name, size and digest of a file as far as it is written now."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return {"name": path.name, "bytes": size, "sha256": digest.hexdigest()}
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"name": path.name, "bytes": stream.tell(), "sha256": digest}
 
 
 def _lanes(start: RunStart, tls: Iterable[str]) -> _Lanes:
@@ -141,7 +136,7 @@ def _lanes(start: RunStart, tls: Iterable[str]) -> _Lanes:
                 for lane, _ in pairs:
                     if lane in lanes.row and speed_mps > 0:
                         rows[lanes.row[lane]] = start.street.lane_length_m[lane] / speed_mps
-    return _Lanes(start, free_s)
+    return _Lanes(free_s, LaneCounts([each.tl for each in start.contracts], lanes.row, start.to_read.lanes_of))
 
 
 def _add_file(
@@ -152,13 +147,11 @@ def _add_file(
     wanted: Mapping[str, Times],
     figures: Mapping[str, TlFigures],
 ) -> None:
-    contracts = [contract.tl for contract in lanes.start.contracts]
     last_s: dict[str, float] = {}
     last_version: dict[str, int] = {}
     for recorded in steps:
         decided = {tl: each for tl, each in recorded.tls.items() if each.HasField("decision")}
-        due = tuple(contracts[k] for k in recorded.step.due)
-        vehicles, halting = _counts(recorded.step, due, lanes)
+        vehicles, halting = lanes.counts.of(recorded.step)
         for tl in decided.keys() & lanes.free_s.keys():
             step, at_s = decided[tl], recorded.step.at_s
             is_wanted = any(begin <= recorded.publish_ns < end for begin, end in wanted[tl])
@@ -188,20 +181,3 @@ def _add_file(
                     halting_s=sum(halting.get(row, 0) for row in lanes.free_s[tl]) * seconds,
                 )
             )
-
-
-def _counts(step: record.Step, due: tuple[str, ...], lanes: _Lanes) -> tuple[dict[int, int], dict[int, int]]:
-    """(vehicles, halting vehicles) by row of a step's readings."""
-    if due not in lanes.rows:
-        tracked = lanes.start.to_read.lanes_of
-        row = {lane: k for k, lane in enumerate(lanes.start.tracked_lanes().lanes)}
-        lanes.rows[due] = sorted({row[lane] for tl in due for lane in tracked[tl]})
-    rows, readings = lanes.rows[due], step.readings
-    vehicles: dict[int, int] = dict(zip(rows, readings.vehicles, strict=False))
-    halting: dict[int, int] = dict(zip(rows, readings.halting, strict=False))
-    counted = vehicles.keys()
-    for lane, speed_mps in zip(readings.vehicle_lane, readings.speed_mps, strict=False):
-        if lane not in counted:
-            vehicles[lane] = vehicles.get(lane, 0) + 1
-            halting[lane] = halting.get(lane, 0) + (speed_mps < 0.1)
-    return vehicles, halting

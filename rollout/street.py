@@ -1,11 +1,10 @@
 """The street as a rollout sees and changes it: the model server's versions and labels, and the controller's pins."""
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple
 
 from google.protobuf import text_format
 
@@ -24,23 +23,14 @@ from serving.tf_serving.loaded_versions import AVAILABLE
 
 ANSWER_TIMEOUT_S = 5.0
 """Wall time within which the model server must answer for its status."""
-
-
+PIN_LEASE_S = 600.0
+"""Wall time after which the controller ends a canary by itself; half of it before, its pin is renewed."""
 OF_MODELS = (MONITOR, REJECTIONS, OVERRIDES, GREEN_KEPT, UNIFORM)
 """Alarms that a model may cause; a missing answer is in the record, and may be the server's fault."""
 
 
-class SeenTl(NamedTuple):
-    """A TL in the running controller."""
-
-    mode: str
-    set_by: str
-    """Operator who set the mode; "": none."""
-    version: int
-    """Model number of its newest answer; 0: none yet."""
-    pinned: int
-    """Pinned number; 0: none."""
-    pinned_by: str
+class NotServed(ProgramFailed):
+    """The model server has not loaded versions, or has not moved their labels."""
 
 
 class Seen(NamedTuple):
@@ -48,134 +38,100 @@ class Seen(NamedTuple):
 
     second: float
     """Simulated."""
-    tls: Mapping[str, SeenTl]
+    tls: Mapping[str, pb.TlState]
     alarms: Mapping[str, Sequence[tuple[str, float]]]
     """By TL: name and begin (seconds since 1970) of its alarms of OF_MODELS, ended ones too."""
 
 
-class Street(Protocol):
-    """What a rollout needs of the street. Errors are ProgramFailed (no answer) or InputError (a refusal)."""
-
-    def see(self, tls: Sequence[str]) -> Seen:
-        """The TLs now."""
-
-    def pin(self, tl: str, number: int | None, author: str) -> None:
-        """Let a TL be answered by this number of its own model; None: by the run's version or fleet again."""
-
-    def serve(self, target: Mapping[str, Versions], is_rollback: bool = False) -> None:
-        """Load versions, then move labels, by models.config and a reload. Nothing is sent if it is so already.
-
-        `is_rollback`: write the file also if the server does not answer, so that its restart finds it.
-        """
-
-    def is_served(self, tl: str, number: int) -> bool:
-        """True if the TL's own model answers with this version."""
-
-    def answers(self) -> bool:
-        """True if the model server answers."""
-
-    def number_in_fleet(self, tl: str) -> int | None:
-        """The TL's number in the served fleet; None if it is in none."""
-
-
-@dataclass
+@dataclass(frozen=True)
 class ServedStreet:
-    """A model server with a folder of files (`greenserve serve config`), and a controller with its control API."""
+    """A model server with a folder of files (`greenserve serve config`), and a controller with its control API.
+
+    Errors are ProgramFailed (no answer) or InputError (a refusal).
+    """
 
     city: config.City
     server: str
+    clients: Sequence[Client]
     config_dir: Path
     control: ControlClient
     fleet: str
 
-    def __enter__(self) -> Self:
-        """Connect. Raises InputError if the folder has no models.config, or an address is wrong."""
-        self._path = self.config_dir / MODELS_CONFIG
-        self._stack = contextlib.ExitStack()
-        self._signals = {tl: set(each.signals) for tl, each in self.city.tls.items()}
-        self.clients: list[Client] = []
-        if not config_files.read(self.config_dir):
-            raise InputError(
-                f"{self._path}: no such file; write it (greenserve serve config --all-models --out {self.config_dir}), "
-                "start the server with it, or pass --config"
-            )
-        for client in publication.clients(self.server, self.city.serving):
-            self.clients.append(self._stack.enter_context(client))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
     def see(self, tls: Sequence[str]) -> Seen:
+        """The TLs now."""
         state = self.control.call("ListTls", pb.ListTlsRequest(tls=tls))
         listed = self.control.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
-        seen = {
-            each.tl: SeenTl(each.mode, each.set_by, each.version, each.pinned_version, each.pinned_by)
-            for each in state.tls
-        }
         alarms = {
             tl: [
                 (alarm.id, alarm.since_unix_s)
                 for alarm in listed
-                if alarm.name in OF_MODELS and {tl, *self._signals[tl]} & set(alarm.subjects)
+                if alarm.name in OF_MODELS and {tl, *self.city.tls[tl].signals} & set(alarm.subjects)
             ]
             for tl in tls
         }
-        return Seen(state.run.second, seen, alarms)
+        return Seen(state.run.second, {each.tl: each for each in state.tls}, alarms)
 
-    def pin(self, tl: str, number: int | None, author: str) -> None:
-        version = "latest" if number is None else str(number)
-        self.control.call("PinModel", pb.PinModelRequest(tl=tl, version=version, author=author))
+    def pin(self, tl: str, number: int | None, author: str, then: int | None = None) -> None:
+        """Let a TL be answered by this number of its own model; None: by the run's version or fleet again.
+
+        `then`: number that the controller pins by itself after PIN_LEASE_S, unless this is called again.
+        """
+        request = pb.PinModelRequest(tl=tl, version="latest" if number is None else str(number), author=author)
+        if then is not None:
+            request.for_seconds, request.then_version = PIN_LEASE_S, str(then)
+        self.control.call("PinModel", request)
 
     def serve(self, target: Mapping[str, Versions], is_rollback: bool = False) -> None:
+        """Load versions, then move labels, by models.config and a reload. Nothing is sent if it is so already.
+
+        `is_rollback`: write the file also if the server does not answer, so that its restart finds it. Raises
+        NotServed.
+        """
         in_file = config_files.read(self.config_dir)
         try:
-            states = publication.states(self.clients, target, in_file)
-            if all(_is_as(state, target) for state in (in_file, *states)):
-                return
-            publication.publish(self.clients, states, self._path, target, target, self._write)
-        except ServingError as error:
+            with self._answering():
+                states = publication.states(self.clients, target, in_file)
+                if not all(_is_as(state, target) for state in (in_file, *states)):
+                    path = self.config_dir / MODELS_CONFIG
+                    publication.publish(self.clients, states, path, target, target, self._write)
+        except ProgramFailed as error:
             if is_rollback:
                 self._write(target)
-            raise ProgramFailed(f"{self.server}: the model server does not answer ({error.code}: {error})") from None
+            raise NotServed(str(error)) from None
 
     def is_served(self, tl: str, number: int) -> bool:
-        try:
-            return all(self._status(client, tl).get(number) for client in self.clients)
-        except ModelNotFound:
-            return False
-        except ServingError as error:
-            raise ProgramFailed(f"{self.server}: the model server does not answer ({error.code}: {error})") from None
+        """True if the TL's own model answers with this version."""
+        with self._answering(), contextlib.suppress(ModelNotFound):
+            return all(
+                any(each.version == number and each.state == AVAILABLE for each in client.status(tl, ANSWER_TIMEOUT_S))
+                for client in self.clients
+            )
+        return False
 
     def answers(self) -> bool:
-        try:
-            for client in self.clients:
-                with contextlib.suppress(ModelNotFound):
-                    client.status(next(iter(self.city.tls)), ANSWER_TIMEOUT_S)
+        """True if the model server answers."""
+        with contextlib.suppress(ProgramFailed):
+            self.is_served(next(iter(self.city.tls)), 1)
             return True
-        except ServingError:
-            return False
+        return False
 
     def number_in_fleet(self, tl: str) -> int | None:
-        if not self.fleet:
-            return None
+        """The TL's number in the served fleet; None if it is in none."""
+        with self._answering(), contextlib.suppress(ModelNotFound, ContractError):
+            return self.clients[0].fleet(self.fleet).versions.get(tl) if self.fleet else None
+        return None
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
         try:
-            return self.clients[0].fleet(self.fleet).versions.get(tl)
-        except (ModelNotFound, ContractError):
-            return None
+            yield
         except ServingError as error:
             raise ProgramFailed(f"{self.server}: the model server does not answer ({error.code}: {error})") from None
-
-    @staticmethod
-    def _status(client: Client, tl: str) -> dict[int, bool]:
-        """Version -> whether it is loaded."""
-        return {each.version: each.state == AVAILABLE for each in client.status(tl, ANSWER_TIMEOUT_S)}
 
     def _write(self, versions: Mapping[str, Versions]) -> ModelServerConfig:
         """Write models.config with other versions and labels of these models; all else stays."""
-        found = text_format.Parse(self._path.read_text(encoding="utf-8"), ModelServerConfig())
+        path = self.config_dir / MODELS_CONFIG
+        found = text_format.Parse(path.read_text(encoding="utf-8"), ModelServerConfig())
         entries = {entry.name: entry for entry in found.model_config_list.config}
         for name, wanted in versions.items():
             entry = entries.get(name)
@@ -188,8 +144,23 @@ class ServedStreet:
             entry.model_version_policy.specific.versions.extend(wanted.numbers)
             entry.version_labels.clear()
             entry.version_labels.update(wanted.labels)
-        whole_files.write(self._path, text_format.MessageToString(found), "make room, then run this again")
+        whole_files.write(path, text_format.MessageToString(found), "make room, then run this again")
         return found
+
+
+@contextlib.contextmanager
+def connected(
+    city: config.City, server: str, config_dir: Path, control: ControlClient, fleet: str
+) -> Iterator[ServedStreet]:
+    """The street of a model server. Raises InputError if the folder has no models.config, or an address is wrong."""
+    if not config_files.read(config_dir):
+        raise InputError(
+            f"{config_dir / MODELS_CONFIG}: no such file; write it (greenserve serve config --all-models --out "
+            f"{config_dir}), start the server with it, or pass --config"
+        )
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(client) for client in publication.clients(server, city.serving)]
+        yield ServedStreet(city, server, clients, config_dir, control, fleet)
 
 
 def _is_as(state: Mapping[str, Versions], target: Mapping[str, Versions]) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from city.ledger import BETTER, SHADOW, UNDECIDED, WORSE
 from controller.alarms import MAX_OVERRIDDEN_SHARE
 from evaluation.statistics import CONFIDENCE, Interval, holm, interval, p_value, paired
-from rollout.ledger import BETTER, SHADOW, UNDECIDED, WORSE
+from records.shadow import TlShadow, percentiles_ms
 
 FAMILY_LEVEL = (1 - CONFIDENCE) / 2
 """One-sided level of all TLs of an evaluation together; for one TL it is a 95 % interval above 0."""
@@ -141,48 +142,27 @@ def of_evaluation(
     return Verdict(UNDECIDED, f"{text}: the interval contains 0; pass more --seeds")
 
 
-@dataclass(frozen=True)
-class ShadowFigures:
-    """A TL's would-be decisions in shadow."""
+def of_shadow(shadow: TlShadow, recorded_p95_ms: float, deadline_ms: float, limits: Limits) -> Verdict:
+    """The verdict on a TL's would-be decisions. Disagreement with the old model is reported and no reason.
 
-    asked: int
-    missing: int
-    decisions: int
-    otherwise: int
-    """Decisions with another choice."""
-    overrides: int
-    recorded_overrides: int
-    p95_ms: float
-    recorded_p95_ms: float
-    """Of the running controller's requests in the same steps."""
-    deadline_ms: float
-    first_failure: str = ""
-
-
-def of_shadow(figures: ShadowFigures, limits: Limits) -> Verdict:
-    """The verdict on a TL's would-be decisions. Disagreement with the old model is reported and no reason."""
-    share = figures.otherwise / max(figures.decisions, 1)
+    `recorded_p95_ms`: of the running controller's requests in the same steps.
+    """
+    count, p95_ms = shadow.decisions, percentiles_ms(shadow.latency_s)["p95"] or 0.0
     text = (
-        f"{figures.asked} requests, {share:.0%} of {figures.decisions} decisions otherwise, {figures.overrides} "
-        f"would-be overrides ({figures.recorded_overrides} recorded), p95 {figures.p95_ms:.1f} ms "
-        f"({figures.recorded_p95_ms:.1f} recorded)"
+        f"{shadow.asked} requests, {shadow.otherwise / max(count, 1):.0%} of {count} decisions otherwise, "
+        f"{shadow.overrides} would-be overrides ({shadow.recorded_overrides} recorded), p95 {p95_ms:.1f} ms "
+        f"({recorded_p95_ms:.1f} recorded)"
     )
-    if _is_more(figures.missing, figures.asked, 0, 0, limits.max_missing_share, limits):
-        return Verdict(WORSE, f"{figures.missing} of {figures.asked} answers missing, such as {figures.first_failure}")
-    if figures.asked < limits.min_decisions:
+    if _is_more(shadow.missing, shadow.asked, 0, 0, limits.max_missing_share, limits):
+        return Verdict(WORSE, f"{shadow.missing} of {shadow.asked} answers missing, such as {shadow.first_failure}")
+    if shadow.asked < limits.min_decisions:
         return Verdict(UNDECIDED, f"{text}; {limits.min_decisions} requests are needed")
-    if figures.overrides > MAX_OVERRIDDEN_SHARE * figures.decisions and _is_more(
-        figures.overrides,
-        figures.decisions,
-        figures.recorded_overrides,
-        figures.decisions,
-        limits.max_override_share,
-        limits,
-    ):
+    is_more = _is_more(shadow.overrides, count, shadow.recorded_overrides, count, limits.max_override_share, limits)
+    if is_more and shadow.overrides > MAX_OVERRIDDEN_SHARE * count:
         return Verdict(WORSE, f"{text}: too many overrides")
-    if figures.p95_ms > limits.max_latency_share * figures.deadline_ms:
-        if figures.p95_ms > limits.max_latency_ratio * figures.recorded_p95_ms:
-            return Verdict(WORSE, f"{text}: too slow for a deadline of {figures.deadline_ms:g} ms")
+    if p95_ms > limits.max_latency_share * deadline_ms:
+        if p95_ms > limits.max_latency_ratio * recorded_p95_ms:
+            return Verdict(WORSE, f"{text}: too slow for a deadline of {deadline_ms:g} ms")
         return Verdict(UNDECIDED, f"{text}: all models are slow")
     return Verdict(BETTER, text)
 

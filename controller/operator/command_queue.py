@@ -10,6 +10,7 @@ Invariants:
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,7 +47,13 @@ class CommandQueue:
     """The commands of one run."""
 
     def __init__(
-        self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: ServedPolicies | None = None
+        self,
+        state: RunState,
+        pace: Pace,
+        alarms: Alarms,
+        saved: SavedModes,
+        pins: ServedPolicies | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the run.
 
@@ -56,12 +63,17 @@ class CommandQueue:
             alarms: that can be acknowledged.
             saved: keeps modes and pins over a restart.
             pins: the policies; None: no model is asked.
+            clock: wall time in s.
         """
+        self._clock = clock
         self.modes: Mapping[str, SetMode] = {}
         """By TL, what operators have set. Replaced, never changed; so are the pins."""
         self.next_s = math.inf
         """The simulated second at which a mode is taken back next; inf: none is."""
         self.pinned: Mapping[str, Pin] = {}
+        self._leases: Mapping[str, tuple[float, int | None]] = {}
+        """By TL with a pin that ends: wall time of its end, and the version that is pinned then. Replaced, never
+        changed."""
         self._state = state
         self._pace = pace
         self._alarms = alarms
@@ -154,6 +166,8 @@ class CommandQueue:
         if loop.now >= self.next_s:
             ended = {tl: f"{mode.author} (time is over)" for tl, mode in self.modes.items() if loop.now >= mode.until_s}
             self._set_modes(loop, ended, OperatorMode.POLICY, math.inf, "")
+        if self._leases:
+            self._end_leases(loop)
         while submitted := self._next():
             command, applied = submitted
             try:
@@ -190,6 +204,9 @@ class CommandQueue:
         """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
         current = self.pinned.get(tl)
         wanted = None if version is None else Pin(version, author)
+        if tl in self._leases:
+            self._leases = {other: lease for other, lease in self._leases.items() if other != tl}
+            self._is_saved = False
         if current == wanted or self._pins is None:
             return
         self._pins.pin(tl, version)
@@ -197,6 +214,23 @@ class CommandQueue:
         self.pinned = others if wanted is None else {**others, tl: wanted}
         self._is_saved = False
         self.note("pin", tl, "latest" if version is None else str(version), author, loop)
+
+    def lease_pin(
+        self, tl: str, version: int | None, for_s: float, then: int | None, author: str, loop: DecisionLoop
+    ) -> None:
+        """Pin a version for a wall time, after which `then` is pinned, unless this is called again."""
+        self.pin_model(tl, version, author, loop)
+        if tl in self.pinned:
+            self._leases = {**self._leases, tl: (self._clock() + for_s, then)}
+
+    def pinned_for_s(self, tl: str) -> float:
+        """Wall time until a TL's pin ends; 0: it does not."""
+        return max(self._leases[tl][0] - self._clock(), 0.001) if tl in self._leases else 0.0
+
+    def _end_leases(self, loop: DecisionLoop) -> None:
+        for tl, (end_s, then) in self._leases.items():
+            if self._clock() >= end_s:
+                self.pin_model(tl, then, f"{self.pinned[tl].author}, who has not renewed it", loop)
 
     def pause(self, author: str, loop: DecisionLoop) -> None:
         self._set_pace(self._pace.pause, "pause", "", author, loop)
@@ -271,7 +305,11 @@ class CommandQueue:
             self._saved.log.write()
 
     def _to_save(self) -> Saved:
-        return Saved({**self._uncontrolled.modes, **self.modes}, {**self._uncontrolled.pins, **self.pinned})
+        pins = {tl: pin for tl, pin in self.pinned.items() if tl not in self._leases}
+        # a restart begins with what comes after a pin that ends
+        ended = {tl: Pin(then, self.pinned[tl].author) for tl, (_, then) in self._leases.items() if then is not None}
+        modes = {**self._uncontrolled.modes, **self.modes}
+        return Saved(modes, {**self._uncontrolled.pins, **pins, **ended})
 
 
 def _value(mode: OperatorMode, until_s: float) -> str:

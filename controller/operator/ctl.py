@@ -163,7 +163,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
         args = parser(prog).parse_args(_command_first(sys.argv[1:] if argv is None else argv))
         if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
             raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
-        with ControlClient(_address(args), _tls(args), args.timeout_s) as client:
+        files = TlsFiles(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
+        with ControlClient(_address(args), tls_of(files, "--tls"), args.timeout_s) as client:
             if args.command == "watch":
                 return _watch(client, args)
             answer = _call(client, args)
@@ -189,17 +190,16 @@ def _address(args: argparse.Namespace) -> str:
     return city_config.load_if_exists(args.city).controller.control_address or DEFAULT_ADDRESS
 
 
-def _tls(args: argparse.Namespace) -> Tls | None:
-    """The certificates of the flags. Raises InputError."""
-    if (args.tls_certificate is None) != (args.tls_key is None):
-        raise InputError("--tls-certificate and --tls-key belong together; pass both")
-    files = TlsFiles(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
+def tls_of(files: TlsFiles, flags: str) -> Tls | None:
+    """The certificates of files; None: plain text. `flags`: begin of their flags. Raises InputError."""
+    if (files.certificate is None) != (files.key is None):
+        raise InputError(f"{flags}-certificate and {flags}-key belong together; pass both")
     return None if files == TlsFiles() else files.read()
 
 
 def _call(client: ControlClient, args: argparse.Namespace) -> Any:
     """Call the subcommand's method and return its answer. Raises InputError, ProgramFailed."""
-    author = "" if args.command in READING else args.author or _user()
+    author = "" if args.command in READING else args.author or user()
     match args.command:
         case "tls":
             return client.call("ListTls", pb.ListTlsRequest(tls=_listed(args.tls)))
@@ -283,7 +283,8 @@ def _listed(values: Iterable[str]) -> list[str]:
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
-def _user() -> str:
+def user() -> str:
+    """The user's name, for log and record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name
@@ -312,6 +313,7 @@ def describe(answer: Any) -> str:
         return "\n".join(lines)
     parts = [_header(answer.run), _tls_table(answer.tls, width)]
     if isinstance(answer, pb.ControllerState):
+        parts += answer.rollouts
         parts += [f"second {c.at_s:g}: {text}" for c, text in command_log.lines(answer.commands)[-RECENT_COMMANDS:]]
     return "\n".join(parts)
 
@@ -336,7 +338,8 @@ def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
     for state in tls:
         until = f" until {state.until_s:g}" if state.until_s else ""
         model = f"{state.model or '-'}:{state.version}" if state.version else "-"
-        pinned = f" (pinned by {state.pinned_by}: {state.pinned_version})" if state.pinned_version else ""
+        left = f" for {state.pinned_for_s:.0f} s" if state.pinned_for_s else ""
+        pinned = f" (pinned by {state.pinned_by}: {state.pinned_version}{left})" if state.pinned_version else ""
         rows.append(
             (
                 state.tl,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from city.errors import InputError
+from city.ledger_file import FILE as LEDGER
 from city.network import StreetNetwork
 from controller.alarms import Alarms
 from controller.config import ControllerConfig
@@ -16,6 +17,7 @@ from controller.decision_step import DecisionLoop
 from controller.operator import operator_token
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_server import ControlServer
+from controller.operator.open_rollouts import OpenRollouts
 from controller.operator.operator_token import OperatorToken
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes, path_of
@@ -90,8 +92,11 @@ class OperatorInterface:
             saved = SavedModes(_path(config) if is_reached else None)
             closing.callback(saved.close)
             self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
+            rollouts = OpenRollouts(config.city.path.parent / LEDGER)
+            if is_reached:
+                rollouts.lines()  # verifies a long ledger before the first step, not beside one
             self._service = OperatorService(
-                self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
+                self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach, rollouts
             )
             if config.page is not None:
                 self._page = _page(config, config.page, self._service, token, traffic)

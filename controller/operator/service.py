@@ -18,6 +18,7 @@ from controller.alarms import Alarms
 from controller.operator.command_queue import CommandQueue, author_of
 from controller.operator.control_messages import decision_message
 from controller.operator.errors import OperatorError, Status
+from controller.operator.open_rollouts import OpenRollouts
 from controller.operator.run_state import MAX_LOGGED_COMMANDS, RunState
 from controller.pace import Pace
 from controller.policies.served_policies import ServedPolicies
@@ -53,6 +54,7 @@ class OperatorService:
         policies: ServedPolicies | None,
         policy: str,
         sumo: tuple[str, int] | None,
+        rollouts: OpenRollouts,
     ) -> None:
         """Prepare the methods.
 
@@ -61,13 +63,14 @@ class OperatorService:
             policies: policies whose models can be pinned; None: no model is asked.
             policy: what controls the TLs in mode policy.
             sumo: (host, port) of the SUMO that the controller is attached to.
+            rollouts: of the city's ledger.
         """
         self.state = state
         self.alarms = alarms
         self.policies = policies
         self._queue, self._pace = queue, pace
         self._index = names.Index(state.tls)
-        self._policy = policy
+        self._policy, self._rollouts = policy, rollouts
         self._sumo = f"{sumo[0]}:{sumo[1]}" if sumo else ""
         self._methods: Mapping[str, Callable[[Any, Applied], Any]] = {
             "ListTls": self._list_tls,
@@ -116,10 +119,12 @@ class OperatorService:
                 state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
             if (pin := pinned.get(state.tl)) is not None:
                 state.pinned_version, state.pinned_by = pin.version, pin.author
+                state.pinned_for_s = self._queue.pinned_for_s(state.tl)
         return states
 
     def settings(self) -> list[dict[str, Any]]:
-        """Modes and pins that operators have set, as lines, the newest first; TLs of one command are together."""
+        """Modes and pins that operators have set, as lines, the newest first; TLs of one command are together. Then
+        their open rollouts."""
         together: dict[tuple[float | None, str], list[str]] = {}
         for tl, mode in self._queue.modes.items():
             until = "" if math.isinf(mode.until_s) else f" until second {mode.until_s:g}"
@@ -127,11 +132,12 @@ class OperatorService:
             together.setdefault((mode.at_s, text), []).append(tl)
         for tl, pin in self._queue.pinned.items():
             together.setdefault((None, f"version {pin.version}, by {pin.author}"), []).append(tl)
-        lines = [
+        lines: list[dict[str, Any]] = [
             {"at_s": at_s, "text": f"{names.listed(tls, MAX_NAMED_TLS)}: {text}"}
             for (at_s, text), tls in together.items()
         ]
-        return sorted(lines, key=lambda line: -(line["at_s"] or 0.0))
+        lines.sort(key=lambda line: -(line["at_s"] or 0.0))
+        return lines + [{"at_s": None, "text": text} for text in self._rollouts.lines()]
 
     def newest_decisions(self, sequence: int) -> pb.Decisions:
         """The newest step with decisions. `sequence`: counts steps and commands."""
@@ -146,7 +152,8 @@ class OperatorService:
 
     def _list_tls(self, request: pb.ListTlsRequest, applied: Applied) -> pb.ControllerState:
         tls = self._selected(request.tls or ["all"])
-        return pb.ControllerState(run=self.run(), tls=self.tl_states(tls), commands=self.state.commands())
+        commands, rollouts = self.state.commands(), self._rollouts.lines()
+        return pb.ControllerState(run=self.run(), tls=self.tl_states(tls), commands=commands, rollouts=rollouts)
 
     def _set_mode(self, request: pb.SetModeRequest, applied: Applied) -> pb.TlStates:
         try:
@@ -164,7 +171,8 @@ class OperatorService:
 
     def _pin_model(self, request: pb.PinModelRequest, applied: Applied) -> pb.TlStates:
         (tl,) = self._selected([request.tl], takes_all=False)
-        version = _version(request.version)
+        version, then = _version(request.version), _version(request.then_version or LATEST)
+        for_s = _number("for_seconds", request.for_seconds, 0, MAX_FOR_S)
         if self.policies is None:
             raise self._without_models("there is no model to pin")
         if version is not None:
@@ -173,7 +181,10 @@ class OperatorService:
                 self.policies.check_pin(tl, version)
             except InputError as error:
                 raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
-        applied(self._queue.pin_model, tl, version)
+        if for_s:
+            applied(self._queue.lease_pin, tl, version, for_s, then)
+        else:
+            applied(self._queue.pin_model, tl, version)
         return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
 
     def _reload_contracts(self, request: pb.ReloadContractsRequest, applied: Applied) -> pb.ReloadContractsResponse:

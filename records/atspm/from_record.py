@@ -45,6 +45,7 @@ from records.atspm.analysis_period import (
 from records.atspm.detections import DetectionCollector
 from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
 from records.atspm.spool import Series, Spool
+from records.lane_counts import LaneCounts
 from records.record_reader import RecordedStep, RecordReader
 from records.recorded_run import start_of
 from records.run_files import RunReader
@@ -220,7 +221,7 @@ class EventCollector:
         self._busiest: tuple[_VehicleStep, ...] = ()
         """Those of the time with the most of them."""
         self._busiest_count = 0
-        self._rows: dict[tuple[str, ...], list[int]] = {}
+        self._counts = LaneCounts(self._tls, self._lanes.row, self._lanes.lanes_of)
         self.begin_s = self.end_s = selection.from_s
         self._shown_s: float | None = None
         """End of the newest shown state."""
@@ -343,17 +344,11 @@ class EventCollector:
                     signal.green_ends.append((states.at_s, MAX_OUT))
 
     def _add_readings(self, step: record.Step) -> None:
-        due = tuple(self._tls[k] for k in step.due if k < len(self._tls))
-        if due not in self._rows:
-            self._rows[due] = sorted({self._lanes.row[lane] for tl in due for lane in self._lanes.lanes_of[tl]})
-        readings = step.readings
+        due = [self._tls[k] for k in step.due if k < len(self._tls)]
+        _, halting = self._counts.of(step)
         driven_mps: dict[int, float] = defaultdict(float)
-        halting: dict[int, int] = defaultdict(int)
-        for row, speed_mps in zip(readings.vehicle_lane, readings.speed_mps, strict=False):
+        for row, speed_mps in zip(step.readings.vehicle_lane, step.readings.speed_mps, strict=False):
             driven_mps[row] += speed_mps
-            halting[row] += speed_mps < 0.1
-        # numbers that SUMO counted take precedence
-        halting |= dict(zip(self._rows[due], readings.halting, strict=False))
         vehicles: dict[str, list[VehicleReading]] = {}
         for tl in due:
             for k, signal in enumerate(self._of_tl.get(tl, ())):

@@ -1,20 +1,28 @@
 """`greenserve check`: every TL's contract compared with the network."""
 
 import re
+import shutil
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 
+from city.ledger import Line, Model
+from city.ledger_file import LedgerFile
 from controller.check import main
+from controller.ledger_check import model_of
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
 from protos.model_server_config_pb2 import SSLConfig
 from serving.client import channel, client
 from serving.embedded.config import ServerConfig
+from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.version_policy import VersionPolicy
 from signals import contract
+from tests.city.ledgers import BEGIN
 from tests.conftest import GRID
+from tests.error_lines import assert_refused
 from tests.sample_city import write_city
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
@@ -93,6 +101,8 @@ def fleet_server(grid_city, grid_street):
         pb.Member(tl=tl, version=3, contract=contract.build(grid_city, grid_city.tls[tl], grid_street))
         for tl in grid_city.tls
     ]
+    for member in members:
+        member.contract.origin.model_number = member.version
     fleet, requests = pb.PolicyContract(tl="city", members=members), []
 
     def respond(data, context):
@@ -220,3 +230,53 @@ def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city,
     assert rows["SA101"][3].startswith("no model yet; the shipped policy fits its 4 greens and ")
     assert rows["SA101"][3].endswith("lanes: greenserve export --pretrained --tl SA101")
     assert "has one green, so there is nothing to choose" in rows["SA102"][3]
+
+
+@pytest.fixture
+def ledger(city, grid_models, tmp_path):
+    """A city with a folder of one model, which the ledger beside it has adopted."""
+    city.write_text(re.sub(r"models_dir = .*", 'models_dir = "models"', city.read_text()))
+    shutil.copytree(grid_models / "SA101", tmp_path / "models" / "SA101")
+    ledger = LedgerFile(tmp_path / "ledger.jsonl")
+    adopt(ledger, model_of(tmp_path / "models" / "SA101" / "1"))
+    return ledger
+
+
+def adopt(ledger, model):
+    ledger.append(Line(0, "", "adopt", "ann", {"SA101": model}), BEGIN)
+
+
+def test_stored_models_other_than_the_ledgers_are_named(city, ledger, capsys, tmp_path):
+    argv = ["--city", str(city), "--infer-tl", "SA101"]
+    assert main(argv) == 0
+    (tmp_path / "models" / "SA101" / "1" / "assets.extra" / "later").write_text("x")
+    assert main(argv) == 2
+    assert "SA101/1 has other files than in the ledger; publish the ledger's number again" in capsys.readouterr().out
+    assert main([*argv, "--ledger", str(tmp_path / "none.jsonl")]) == 2
+    assert_refused(capsys, "none.jsonl: there is no ledger")
+    adopt(ledger, Model(2, "f" * 64))
+    assert main(argv) == 2 and "SA101/2 is missing" in capsys.readouterr().out
+    (tmp_path / "ledger.jsonl").write_text(ledger.path.read_text().replace("ann", "bob", 1))
+    assert main(argv) == 2
+    assert_refused(capsys, "ledger.jsonl: line 2", "restore the file from its copy")
+
+
+def test_served_models_other_than_the_ledgers_are_named(city, ledger, capsys, grid_models, fleet_server):
+    policy = VersionPolicy(latest=None, specific=(1,))
+    labelled = ModelConfig("SA101", grid_models / "SA101", policy, {"stable": 1})
+    argv = ["--city", str(city), "--infer-tl", "SA101", "--server"]
+    with running(ServerConfig(port=0, models={"SA101": labelled}, poll_s=0)) as server:
+        assert main([*argv, f"127.0.0.1:{server.port}"]) == 0
+        adopt(ledger, Model(2, "f" * 64))
+        assert main([*argv, f"127.0.0.1:{server.port}"]) == 2
+        assert "SA101: 1 is served as stable, the ledger says 2" in capsys.readouterr().out
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
+        assert main([*argv, f"127.0.0.1:{server.port}"]) == 2
+        assert "SA101: the ledger says 2: " in capsys.readouterr().out, "no label"
+
+
+def test_a_fleets_members_are_compared_with_the_ledger(city, ledger, capsys, fleet_server):
+    argv = ["--city", str(city), "--infer-tl", "SA101", "--server", fleet_server[0], "--fleet", "city"]
+    assert main(argv) == 2 and "SA101: 3 is served as stable, the ledger says 1" in capsys.readouterr().out
+    adopt(ledger, Model(3, "f" * 64))
+    assert main(argv) == 0

@@ -10,18 +10,19 @@ import h5py
 import pytest
 
 from city.errors import ProgramFailed
+from city.ledger import drives_by_tl
+from city.ledger_file import LedgerFile, time_text
 from export.__main__ import main as export
 from protos import control_pb2 as pb
 from rollout.__main__ import main as rollout
-from rollout.ledger import drives_by_tl
 from rollout.ledger_command import main as ledger_command
-from rollout.ledger_file import LedgerFile, time_text
 from serving.client import Client
 from serving.tf_serving.__main__ import main as serve_config
 from tests.conftest import GRID
 from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.test_operator import operated
 from tests.sample_city import write_city
+from tests.waiting import wait_until
 
 TLS = "SA106,SA103"
 BAD = {1: (1, 2, 3, 0), 3: (2, 3, 0, 1)}
@@ -62,12 +63,15 @@ def models(folder, grid_models):
     return folder / "models"
 
 
+ONE = ("--all-models", *(flag for tl in CHECKPOINT for flag in ("--model", f"{tl}=1")))
+"""Flags of serve config: number 1 of each model."""
+
+
 @contextlib.contextmanager
-def serving(folder, models):
+def serving(folder, models, which=ONE):
     """A server with TensorFlow Serving's files; yields its address."""
     at = ["--models-dir", str(models), "--mounted-at", str(models), "--config-at", str(folder / "config")]
-    one = [flag for tl in CHECKPOINT for flag in ("--model", f"{tl}=1")]
-    assert serve_config([*at, "--out", str(folder / "config"), "--all-models", *one]) == 0
+    assert serve_config([*at, "--out", str(folder / "config"), *which]) == 0
     port = free_port()
     flags = ["--model_config_file", str(folder / "config" / "models.config"), "--port", str(port)]
     with program("serving", *flags, "--allow_version_labels_for_unavailable_models=true") as process:
@@ -85,6 +89,8 @@ def controlled(folder, server, speed):
     # this test is about other figures than the machine's speed
     flags += ("--deadline-ms", "5000")
     with operated(*city, *flags, "--speed", str(speed)) as (_, client):
+        # the begin of a rollout is refused before a TL's first answer
+        wait_until(lambda: all(state.version for state in client.call("ListTls", pb.ListTlsRequest()).tls), 60)
         yield client
 
 

@@ -3,13 +3,14 @@
 from datetime import timedelta
 
 from city.errors import InputError, ProgramFailed
-from rollout.ledger import BETTER, Model
-from rollout.ledger_file import LedgerFile
+from city.ledger import BETTER, Model
+from city.ledger_file import LedgerFile
+from protos import control_pb2 as pb
 from rollout.stages import NS, Plan, RolloutRun
-from rollout.street import Seen, SeenTl
+from rollout.street import PIN_LEASE_S, NotServed, Seen
 from rollout.verdicts import Verdict
 from serving.tf_serving.config_files import Versions
-from tests.rollout.ledgers import BEGIN, model
+from tests.city.ledgers import BEGIN, model
 
 TLS = ("SA101", "SA104")
 
@@ -43,6 +44,7 @@ class FakeStreet:
         self.clock = clock
         self.served = {tl: Versions((3,), {"stable": 3}) for tl in TLS}
         self.pins, self.pinned_by, self.mode, self.alarms = {}, {}, {}, []
+        self.leases, self.answered = {}, {}
         self.follows_label, self.fleet = follows_label, fleet or {}
         self.server_down = self.controller_down = False
         self.refuses_pins_to = None
@@ -78,21 +80,35 @@ class FakeStreet:
         self._call()
         if self.controller_down:
             raise ProgramFailed("the controller does not answer")
+        self.end_leases()
         seen = {}
         for tl in tls:
             number = self.number(tl)
             number = 0 if number in self.silent_versions or self.server_down else number
             by = self.mode.get(tl)
-            seen[tl] = SeenTl(
-                "fixed" if by else "policy",
-                by or "",
-                number,
-                self.pins.get(tl, 0),
-                self.pinned_by.get(tl, ""),
+            # a TL that an operator has set asks nothing: its newest answer is an old one
+            number = self.answered.get(tl, number) if by else number
+            self.answered[tl] = number
+            seen[tl] = pb.TlState(
+                tl=tl,
+                mode="fixed" if by else "policy",
+                set_by=by or "",
+                version=number,
+                pinned_version=self.pins.get(tl, 0),
+                pinned_by=self.pinned_by.get(tl, ""),
+                pinned_for_s=self.leases[tl][0] - self.clock.seconds if tl in self.leases else 0.0,
             )
         return Seen(self.clock.seconds, seen, {tl: list(self.alarms) if tl == "SA101" else [] for tl in tls})
 
-    def pin(self, tl, number, author):
+    def end_leases(self):
+        """Go back to the old numbers whose pins nobody has renewed, as the controller does."""
+        for tl, (end_s, then) in [*self.leases.items()]:
+            if self.clock.seconds >= end_s:
+                del self.leases[tl]
+                self.pins = {**self.pins, tl: then}
+                self.note()
+
+    def pin(self, tl, number, author, then=None):
         self._call()
         if self.controller_down:
             raise ProgramFailed("the controller does not answer")
@@ -101,8 +117,11 @@ class FakeStreet:
         if number is not None and (number == self.refuses_pins_to or number not in self.served[tl].numbers):
             raise InputError(f"serves no version {number} of {tl}")
         self.pins = {other: kept for other, kept in self.pins.items() if other != tl}
+        self.leases.pop(tl, None)
         if number is not None:
             self.pins[tl], self.pinned_by[tl] = number, author
+        if then is not None:
+            self.leases[tl] = self.clock.seconds + PIN_LEASE_S, then
         self.note()
         self._call()
 
@@ -111,11 +130,11 @@ class FakeStreet:
         if self.server_down:
             if is_rollback:
                 self.served |= target
-            raise ProgramFailed("the model server does not answer")
+            raise NotServed("the model server does not answer")
         for wanted in target.values():
             assert set(wanted.labels.values()) <= set(wanted.numbers), "a label of a version that is not loaded"
         if self.refuses_to_load and any(4 in wanted.numbers for wanted in target.values()):
-            raise ProgramFailed("4 could not be loaded")
+            raise NotServed("4 could not be loaded")
         # first loaded, then labelled
         for tl, wanted in target.items():
             self.served[tl] = Versions(wanted.numbers, {**wanted.labels, "stable": self.served[tl].labels["stable"]})
@@ -157,7 +176,7 @@ class FakeJudges:
         value = self.verdicts[stage] if self.looks % self.polls == 0 else "not enough evidence"
         return {tl: Verdict(value, f"looked {self.looks} times") for tl in targets}
 
-    def shadow(self, targets, tick):
+    def shadow(self, targets):
         return self._of("shadow", targets)
 
     def canary(self, targets, stable, wanted, alarms):

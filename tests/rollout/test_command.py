@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
+from city import run_lock
+from city.ledger_file import LedgerFile
 from rollout import model_files
 from rollout.__main__ import main
-from rollout.ledger_file import LedgerFile
 from tests.error_lines import assert_refused
 from tests.rollout.fake_street import World
 from tests.sample_city import write_city
@@ -39,11 +40,11 @@ def run(*argv, code=0):
         (("--record", "rec", "--skip", "canary"), ("--skip canary: only evaluate and shadow can be left out",)),
         (("--record", "rec", "--hours", "9-9"), ("--hours '9-9' must be two different times of day",)),
         (("--record", "rec", "--hours", "24:00-25:00"), ("such as 09:00-16:00",)),
-        (("--record", "rec", "--poll-s", "0.01"), ("--poll-s 0.01 must lie between 0.1 and 3600",)),
+        (("--record", "rec", "--poll-s", "0.01"), ("--poll-s 0.01 must lie between 0.1 and 120",)),
         (("--record", "rec", "--poll-s", "nan"), ("--poll-s nan must lie between",)),
         (("--record", "rec", "--seeds", "1"), ("--seeds 1 must lie between 2",)),
-        (("--record", "rec", "--min-bins", "1"), ("--min-bins 1 is too small",)),
-        (("--record", "rec", "--tolerance", "-0.1"), ("--tolerance -0.1 is too small",)),
+        (("--record", "rec", "--min-bins", "1"), ("--min-bins 1 must lie between 2",)),
+        (("--record", "rec", "--tolerance", "-0.1"), ("--tolerance -0.1 must lie between 0",)),
         (("--record", "rec", "--control-tls-key", "k"), ("--control-tls-certificate and --control-tls-key belong",)),
         (("--record", "rec"), ("config/models.config: no such file", "greenserve serve config")),
     ],
@@ -96,6 +97,24 @@ def test_a_tl_without_a_rollout_is_one_line(opened, capsys):
     opened.run()
     run("pause", "SA101", code=2)
     assert_refused(capsys, "SA101 is in no open rollout; greenserve rollout status lists them")
+
+
+def test_a_second_process_is_refused_and_an_abort_leaves_the_end_to_the_first(opened, city, capsys, monkeypatch):
+    def held(path, message):
+        raise run_lock.IsHeld(message)
+
+    monkeypatch.setattr(run_lock, "held", held)
+    (city / "config").mkdir()
+    entry = 'config { name: "SA101" base_path: "/models/SA101" model_platform: "tensorflow" }'
+    (city / "config" / "models.config").write_text(f"model_config_list {{ {entry} }}")
+    run("SA101,SA104", "--to", "4", "--record", "rec", code=2)
+    assert_refused(
+        capsys, "another process rolls out SA101, SA104; wait for its end, or greenserve rollout abort SA101"
+    )
+    run("abort", "SA101")
+    assert "its process takes the canaries back and ends it" in capsys.readouterr().out
+    (rollout,) = LedgerFile(opened.path).state.rollouts.values()
+    assert rollout.is_aborted
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def judges(grid_server, grid_models, record, tmp_path):
 
 
 def shadow(judges, tl="SA104"):
-    return judges.shadow({tl: judges.model(tl, 1)}, lambda: None)[tl]
+    return judges.shadow({tl: judges.model(tl, 1)})[tl]
 
 
 def test_a_record_is_replayed_once_and_its_verdict_kept(judges, tmp_path):

@@ -6,9 +6,10 @@ import shutil
 import pytest
 from jinja2 import Environment
 
-from rollout import model_card, model_files
-from rollout.ledger import Line, Model
-from rollout.ledger_file import LedgerFile
+from city.ledger import Line, Model
+from city.ledger_file import LedgerFile
+from controller.ledger_check import model_of
+from rollout import model_card
 from rollout.model_card import main
 from tests.error_lines import assert_refused
 from tests.rollout.ledgers import BEGIN
@@ -69,7 +70,7 @@ def test_a_card_says_what_the_model_is_and_where_it_comes_from(version, capsys):
     for fact in (
         "# Signal policy SA105/1\n",
         f"| Signals | {', '.join(contract['signal_ids'])} |",
-        f"| SHA-256 of all files | {model_files.digest(version)} |",
+        f"| SHA-256 of all files | {model_of(version).sha256} |",
         "| Signature | none |",
         "| Output | action, categorical, 4 choices |",
         *(f"| {file['name']} | {file['bytes']} | {file['sha256']} |" for file in manifest["source"]["files"]),
@@ -133,7 +134,7 @@ def test_an_evaluation_of_another_model_is_refused(version, tmp_path, capsys, ch
 
 
 def test_a_card_says_when_the_model_drove_its_tl(version, tmp_path, capsys):
-    own, other = Model(1, model_files.digest(version)), Model(4, "4" * 64)
+    own, other = Model(1, model_of(version).sha256), Model(4, "4" * 64)
     card(version, "--ledger", write_ledger(tmp_path, own))
     assert r"| 2026-11-24T08:00:00.000Z | now | ann\|\<b\> | adopted |" in capsys.readouterr().out
     write_ledger(tmp_path, other)
@@ -153,7 +154,7 @@ def test_a_ledger_without_the_model_or_with_other_files_is_told(version, tmp_pat
 
 
 def test_html_page_has_the_same_facts_and_no_markup_of_theirs(version, tmp_path):
-    own = Model(1, model_files.digest(version))
+    own = Model(1, model_of(version).sha256)
     arguments = ["--ledger", write_ledger(tmp_path, own), "--evaluation", write_results(tmp_path)]
     card(version, *arguments, "--out", tmp_path / "card.html")
     page = (tmp_path / "card.html").read_text()

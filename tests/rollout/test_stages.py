@@ -5,11 +5,14 @@ from datetime import timedelta
 import pytest
 
 from city.errors import InputError, ProgramFailed
-from rollout.ledger import Line, drives_by_tl
-from rollout.ledger_file import time_text
-from rollout.stages import CONFIRM_S, LEASE_S, SERVER_DOWN_S
+from city.ledger import Line, drives_by_tl
+from city.ledger_file import time_text
+from rollout.following import CONFIRM_S
+from rollout.open_rollout import LEASE_S
+from rollout.stages import SERVER_DOWN_S
+from rollout.street import PIN_LEASE_S
+from tests.city.ledgers import BEGIN, model
 from tests.rollout.fake_street import TLS, FakeJudges, Killed, World, ns, plan
-from tests.rollout.ledgers import BEGIN, model
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def test_tls_are_promoted_one_after_another(path):
     assert world.street.pins == {} and world.street.served["SA101"].labels == {"stable": 4}
     assert world.street.served["SA101"].numbers == (3, 4), "controllers may still ask for 3 by its number"
     evidence = {name for line in world.ledger.lines for name in line.evidence}
-    assert evidence == {"evaluate.json", "load.json", "shadow.json", "canary.json"}
+    assert evidence == {"evaluate.json", "shadow.json", "canary.json"}
 
 
 def test_a_group_is_in_canary_together(path):
@@ -136,16 +139,16 @@ def test_street_and_ledger_agree_after_a_kill_at_any_line(path, monkeypatch):
         for is_written in (False, True):
             world = World(path.with_name(f"{k}{is_written}"))
             process = world.process(plan())
-            append = process._ledger.append
+            append = process._own.ledger.append
 
             def dies(line, at, append=append, process=process, k=k, is_written=is_written):
-                if len(process._ledger.lines) == k:
+                if len(process._own.ledger.lines) == k:
                     if is_written:
                         append(line, at)
                     raise Killed
                 return append(line, at)
 
-            monkeypatch.setattr(process._ledger, "append", dies)
+            monkeypatch.setattr(process._own.ledger, "append", dies)
             with pytest.raises(Killed):
                 process.run()
             assert world.run().outcome == "promoted" and world.disagreement() == "", (k, is_written)
@@ -204,6 +207,46 @@ def test_an_operator_who_fixes_the_tl_makes_the_rollout_wait(path):
     world.clock.on_sleep = later
     assert world.run(tls=("SA101",)).outcome == "promoted"
     assert "waits: SA101 is set to fixed by bob" in world.lines and world.clock.seconds > 200
+
+
+def test_a_rollback_waits_for_an_operator_who_has_fixed_the_tl(path):
+    world = World(path, FakeJudges(polls=5, canary="worse"))
+
+    def fixes():
+        is_in_canary = any(line.kind == "canary" for line in world.ledger.lines) and world.street.number("SA101") == 4
+        if is_in_canary and world.street.answered.get("SA101") == 4:
+            world.street.mode = {"SA101": "bob"}
+        if world.clock.seconds > 3 * CONFIRM_S:
+            world.street.mode = {}
+
+    world.clock.on_sleep = fixes
+    assert world.run(tls=("SA101",)).outcome == "worse" and world.disagreement() == ""
+    assert "waits: SA101 is set to fixed by bob" in world.lines and world.clock.seconds > 3 * CONFIRM_S
+
+
+def test_a_canary_does_not_leave_its_hours_while_an_operator_has_the_tl(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+
+    def fixes():
+        world.street.mode = {"SA101": "bob"} if 100 < world.clock.seconds < 400 else {}
+
+    world.clock.on_sleep = fixes
+    world.run(tls=("SA101",), hours=(0.0, 200.0))
+    assert next(line.at for line in world.ledger.lines if line.kind == "rollback") >= time_text(
+        BEGIN + timedelta(seconds=400)
+    )
+
+
+def test_simulations_that_fail_end_the_process_and_not_the_rollout(path, monkeypatch):
+    def fails(*_):
+        raise ProgramFailed("SUMO has ended")
+
+    world = World(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.judges, "evaluate", fails)
+        with pytest.raises(ProgramFailed, match="SUMO has ended"):
+            world.run()
+    assert world.run().outcome == "promoted"
 
 
 def test_an_operator_who_pins_another_number_ends_the_rollout(path):
@@ -389,6 +432,19 @@ def test_a_paused_rollout_waits_and_still_rolls_back(path):
     assert world.run().outcome == "worse"
 
 
+def test_a_pause_before_the_promotion_has_no_bound(path):
+    world = World(path, FakeJudges(polls=2))
+
+    def step():
+        if world.street.pins.get("SA101") == 4 and not paused(world):
+            note(world, "pause")
+        if world.clock.seconds > 2000 and paused(world) and world.ledger.lines[-1].kind != "resume":
+            note(world, "resume")
+
+    world.clock.on_sleep = step
+    assert world.run(tls=("SA101",), max_wait_s=600.0).outcome == "promoted" and world.clock.seconds > 2000
+
+
 def paused(world):
     return any(line.kind == "pause" for line in world.ledger.lines)
 
@@ -418,7 +474,7 @@ def test_an_abort_ends_a_rollout_whose_process_is_gone(path):
     note(world, "abort")
     process = world.process(plan(author="bob"))
     world.clock.seconds += LEASE_S + 1
-    assert process.abort(next(iter(process._ledger.state.rollouts.values()))).outcome == "aborted"
+    assert process.abort(next(iter(process._own.ledger.state.rollouts.values()))).outcome == "aborted"
     assert world.disagreement() == "" and world.street.number("SA101") == 3 and world.street.pins == {}
 
 
@@ -472,3 +528,100 @@ def test_the_lease_is_extended_while_the_rollout_waits(path):
     world.run(max_wait_s=4 * LEASE_S, tls=("SA101",))
     leases = [line for line in world.ledger.lines if line.kind == "lease"]
     assert 6 <= len(leases) <= 12
+
+
+def test_a_canary_that_nobody_watches_ends_by_itself_and_begins_anew(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+
+    def dies():
+        if world.clock.seconds > 100:
+            raise Killed
+
+    world.clock.on_sleep = dies
+    with pytest.raises(Killed):
+        world.run(tls=("SA101",))
+    assert world.street.number("SA101") == 4
+    world.clock.seconds += PIN_LEASE_S
+    world.street.end_leases()
+    assert world.street.number("SA101") == 3
+    world.clock.on_sleep, world.judges.verdicts["canary"] = lambda: None, "better"
+    assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""
+    lines = [line for line in world.ledger.lines if line.kind in ("canary", "rollback")]
+    assert [line.kind for line in lines] == ["canary", "rollback", "canary"]
+    assert lines[1].text == "the controller has gone back to it by itself"
+    assert [drive.model.number for drive in drives_by_tl(world.ledger.lines)["SA101"]] == [3, 4, 3, 4]
+
+
+def test_a_canary_that_is_watched_is_renewed(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+    numbers = []
+
+    def looks():
+        world.street.end_leases()
+        numbers.append(world.street.number("SA101"))
+
+    world.clock.on_sleep = looks
+    world.run(tls=("SA101",), max_wait_s=3 * PIN_LEASE_S)
+    in_canary = "".join(map(str, numbers)).strip("3")
+    assert set(in_canary) == {"4"} and len(in_canary) > 2 * PIN_LEASE_S / 10
+    renewed = [line for line in world.ledger.lines if line.kind == "rollback"]
+    assert len(renewed) == 1, "its own, at the end"
+
+
+def test_a_promoted_number_needs_nobody_who_watches_it(path):
+    world = World(path, fleet={"SA101": 3})
+    world.run()
+    assert world.street.pins == {"SA101": 4} and world.street.leases == {}
+
+
+def test_a_canary_that_is_passed_is_promoted_although_its_pin_has_ended(path):
+    world = World(path)
+    assert world.run(tls=("SA101",), until="canary").outcome == "until"
+    world.clock.seconds += PIN_LEASE_S
+    world.street.end_leases()
+    assert world.street.number("SA101") == 3
+    assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""
+
+
+def test_a_controller_that_ends_in_canary_is_waited_for(path):
+    world = World(path, FakeJudges(polls=20))
+
+    def ends():
+        world.street.controller_down = 50 < world.clock.seconds < 400
+
+    world.clock.on_sleep = ends
+    assert world.run(tls=("SA101",)).outcome == "promoted" and world.disagreement() == ""
+    assert "waits: the controller does not answer" in world.lines and world.clock.seconds > 400
+
+
+def test_a_controller_that_has_ended_for_good_leaves_a_server_of_the_old_number(path):
+    world = World(path, FakeJudges(canary="not enough evidence"))
+
+    def ends():
+        world.street.controller_down = world.clock.seconds > 50
+
+    world.clock.on_sleep = ends
+    with pytest.raises(ProgramFailed, match="has not been seen to follow the ledger for 300 s"):
+        world.run(tls=("SA101",))
+    assert world.street.served["SA101"].numbers == (3,)
+    world.clock.on_sleep = lambda: None
+    world.street.controller_down = False
+    assert world.run(tls=("SA101",)).outcome == "not enough evidence" and world.disagreement() == ""
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "shadow", "canary"])
+def test_a_full_volume_passes_no_stage(path, monkeypatch, stage):
+    world = World(path)
+    keep = world.judges.keep
+
+    def full(name, *arguments):
+        if name == stage:
+            raise InputError("results.json: cannot be written: No space left on device; make room there")
+        return keep(name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.judges, "keep", full)
+        with pytest.raises(InputError, match="No space left"):
+            world.run()
+    assert stage not in {line.stage for line in world.ledger.lines}
+    assert world.run().outcome == "promoted" and world.disagreement() == ""

@@ -10,8 +10,7 @@ from city import config
 from city.errors import InputError, ProgramFailed
 from export.__main__ import main as export
 from protos import control_pb2 as pb
-from rollout import street as street_module
-from rollout.street import ServedStreet
+from rollout.street import PIN_LEASE_S, connected
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.tf_serving import config_files, loaded_versions
@@ -62,7 +61,7 @@ class Control:
 
 def street_of(server, tmp_path, control=None, fleet="city"):
     city = config.load(GRID / "city.toml")
-    return ServedStreet(city, f"127.0.0.1:{server.port}", tmp_path / "config", control or Control(), fleet)
+    return connected(city, f"127.0.0.1:{server.port}", tmp_path / "config", control or Control(), fleet)
 
 
 def in_file(tmp_path):
@@ -171,16 +170,18 @@ def test_alarms_that_a_model_may_cause_are_those_of_its_tl_and_signals(settings,
     ]
     with running(settings) as server, street_of(server, tmp_path, Control(alarms)) as street:
         seen = street.see(["SA104"])
-    assert seen.second == 8 and seen.tls["SA104"] == street_module.SeenTl("policy", "", 3, 3, "ann")
+    assert seen.second == 8 and seen.tls["SA104"].pinned_version == 3
     assert seen.alarms == {"SA104": [("GreenserveMonitorAlarm/conflict", 5.0), ("GreenserveOverrides", 6.0)]}
 
 
 def test_a_pin_is_named_after_the_rollout(settings, tmp_path):
     control = Control()
     with running(settings) as server, street_of(server, tmp_path, control) as street:
-        street.pin("SA104", 2, "rollout r1 (ann)")
+        street.pin("SA104", 2, "rollout r1 (ann)", then=1)
         street.pin("SA104", None, "rollout r1 (ann)")
     assert [request.version for _, request in control.calls] == ["2", "latest"]
+    ends = [(request.for_seconds, request.then_version) for _, request in control.calls]
+    assert ends == [(PIN_LEASE_S, "1"), (0.0, "")]
     assert {request.author for _, request in control.calls} == {"rollout r1 (ann)"}
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from records.shadow import TlShadow
 from rollout.verdicts import (
     BETTER,
     BIN_S,
@@ -11,14 +12,18 @@ from rollout.verdicts import (
     WORSE,
     Figures,
     Limits,
-    ShadowFigures,
     of_canary,
     of_evaluation,
     of_shadow,
 )
 
 LIMITS = Limits()
-SHADOW = ShadowFigures(100, 0, 100, 90, 0, 0, 5.0, 4.0, 500.0)
+
+
+def shadowed(p95_ms=5.0, recorded_p95_ms=4.0, **changes):
+    """The verdict on 100 requests with a deadline of 500 ms."""
+    figures = TlShadow(**{"asked": 100, "decisions": 100, "otherwise": 90, **changes}, latency_s=[p95_ms / 1000])
+    return of_shadow(figures, recorded_p95_ms, 500.0, LIMITS).value
 
 
 def bins(stopped_s=10.0, count=4, vehicles=20.0, first=96, **changes):
@@ -80,12 +85,12 @@ def test_tls_share_one_level():
     ],
 )
 def test_limits_of_shadow(change, value):
-    assert of_shadow(replace(SHADOW, **change), LIMITS).value == value
+    assert shadowed(**change) == value
 
 
 def test_missing_answers_below_the_share_are_no_reason():
-    assert of_shadow(replace(SHADOW, asked=200, missing=4), LIMITS).value == BETTER
-    assert of_shadow(replace(SHADOW, asked=200, missing=5), LIMITS).value == WORSE
+    assert shadowed(asked=200, missing=4) == BETTER
+    assert shadowed(asked=200, missing=5) == WORSE
 
 
 def test_canary_is_compared_with_the_same_times_of_day():

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 from controller.alarms import Alarms
@@ -11,6 +12,7 @@ from controller.operator import operator_token
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_client import ControlClient
 from controller.operator.control_server import ControlServer
+from controller.operator.open_rollouts import OpenRollouts
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes
 from controller.operator.service import OperatorService
@@ -97,14 +99,18 @@ def applying(queue, loop):
 class OperatedRun:
     """The parts of a run that an operator commands, wired as the controller wires them."""
 
-    def __init__(self, path=None, pins=None, loop=None, policy="served", run_contracts=None, keeps_history=False):
+    def __init__(
+        self, path=None, pins=None, loop=None, policy="served", run_contracts=None, keeps_history=False, ledger=None
+    ):
         run_contracts = run_contracts or contracts()
         self.state = RunState(run_contracts, keeps_history)
         self.loop, self.pins, self.pace = loop or Loop(self.state.tls), pins, Pace()
         self.alarms = Alarms(self.state.layout.tl_of_signal, len(run_contracts), wall_clock=lambda: 1e9)
         self.saved = SavedModes(path)
-        self.queue = CommandQueue(self.state, self.pace, self.alarms, self.saved, pins)
-        self.service = OperatorService(self.state, self.queue, self.pace, self.alarms, pins, policy, None)
+        self.wall_s = 0.0
+        self.queue = CommandQueue(self.state, self.pace, self.alarms, self.saved, pins, lambda: self.wall_s)
+        rollouts = OpenRollouts(ledger or Path("no-ledger.jsonl"))
+        self.service = OperatorService(self.state, self.queue, self.pace, self.alarms, pins, policy, None, rollouts)
 
     def applying(self):
         return applying(self.queue, self.loop)

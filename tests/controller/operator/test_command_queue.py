@@ -306,6 +306,55 @@ def test_what_was_taken_back_does_not_come_back(path):
     assert again.loop.commands == [] and again.queue.modes == {} and again.pins.pinned == {}
 
 
+LEASED = ("lease_pin", "SA101", 4, 60.0, 3, "rollout r1 (ann)")
+
+
+def test_a_pin_that_nobody_renews_ends_with_the_version_before(caplog):
+    operated = OperatedRun(pins=Pins())
+    submit(operated, ("pin_model", "SA101", 3, "rollout r1 (ann)"), LEASED)
+    assert operated.pins.pinned == {"SA101": 4} and operated.service.tl_states(["SA101"])[0].pinned_for_s == 60.0
+    operated.wall_s = 59.9
+    operated.queue.apply(operated.loop)
+    assert operated.pins.pinned == {"SA101": 4}
+    operated.wall_s = 60.0
+    operated.queue.apply(operated.loop)
+    assert operated.pins.pinned == {"SA101": 3} and operated.service.tl_states(["SA101"])[0].pinned_for_s == 0.0
+    assert operated.state.commands()[-1].author == "rollout r1 (ann), who has not renewed it"
+    assert "rollout r1 (ann), who has not renewed it: pin SA101 3" in caplog.text
+    operated.wall_s = 1e6
+    operated.queue.apply(operated.loop)
+    assert operated.pins.pinned == {"SA101": 3}
+
+
+def test_a_renewed_pin_stays_and_is_no_new_command():
+    operated = OperatedRun(pins=Pins())
+    submit(operated, LEASED)
+    operated.wall_s = 50.0
+    submit(operated, LEASED)
+    operated.wall_s = 100.0
+    operated.queue.apply(operated.loop)
+    assert operated.pins.pinned == {"SA101": 4} and len(operated.state.commands()) == 1
+    submit(operated, ("pin_model", "SA101", 4, "rollout r1 (ann)"))
+    operated.wall_s = 1e6
+    operated.queue.apply(operated.loop)
+    assert operated.pins.pinned == {"SA101": 4}, "without an end"
+
+
+def test_an_operators_pin_ends_a_lease():
+    operated = OperatedRun(pins=Pins())
+    submit(operated, LEASED, ("pin_model", "SA101", None, "bob"))
+    operated.wall_s = 1e6
+    operated.queue.apply(operated.loop)
+    assert operated.queue.pinned == {}
+
+
+@pytest.mark.parametrize("then", [3, None])
+def test_a_restart_begins_with_the_version_after_a_lease(path, then):
+    run_before(path, (*LEASED[:4], then, "ann"), ("pin_model", "SA102", 2, "ann"))
+    kept = {} if then is None else {"SA101": then}
+    assert restarted(path, pins=Pins()).pins.pinned == {**kept, "SA102": 2}
+
+
 def test_tls_that_a_run_does_not_control_keep_their_modes(path):
     run_before(path, set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA103", 2, "ann"))
     other = restarted(path, tls=("SA102",))

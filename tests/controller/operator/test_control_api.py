@@ -54,6 +54,8 @@ def test_list_tls_shows_mode_author_model_and_reason(operated):
         ("SetMode", dict(tls=["all"], mode="policy", for_seconds=1), r"for the modes hold and fixed"),
         ("PinModel", dict(tl="all", version="3"), r"all is not a TL"),
         ("PinModel", dict(tl="SA101", version="newest"), r"'newest' must be a model number"),
+        ("PinModel", dict(tl="SA101", version="3", then_version="0"), r"'0' must be a model number"),
+        ("PinModel", dict(tl="SA101", version="3", for_seconds=-1.0), r"for_seconds -1 must lie between 0"),
         ("PinModel", dict(tl="SA101", version="0"), r"version '0' must be a model number"),
         ("PinModel", dict(tl="SA101", version="-1"), r"'-1' must be a model number"),
         ("PinModel", dict(tl="SA101", version="9" * 30), r"must be a model number"),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.ledger import STAGES, Ledger, Line, Model, RuleBroken, decode, drives_by_tl, encode
-from tests.rollout.ledgers import (
+from city.ledger import STAGES, Ledger, Line, Model, RuleBroken, decode, drives_by_tl, encode
+from tests.city.ledgers import (
     ADOPTED,
     BEGUN,
     ENDED,
@@ -146,7 +146,7 @@ def test_canary_passes_only_while_it_drives_the_tl():
 
 def test_drives_names_what_is_wanted():
     assert "is not wanted" in broken(*SHADOWED, line("drives", tls=TL))
-    assert "whose owner says so" in broken(*SHADOWED, line("drives", tls=TL, number=3, rollout=""))
+    assert "SA101 is in rollout r1" in broken(*SHADOWED, line("drives", tls=TL, number=3, rollout=""))
 
 
 @pytest.mark.parametrize("kind", ["pause", "abort"])

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from rollout.ledger import LOAD, STAGES, Ledger, Line, Model
-from rollout.ledger_file import time_text
+from city.ledger import LOAD, STAGES, Ledger, Line, Model
+from city.ledger_file import LedgerFile, time_text
 
 BEGIN = datetime(2026, 11, 24, 8, 0, tzinfo=UTC)
 
@@ -43,3 +43,11 @@ IN_CANARY = (*SHADOWED, line("canary", tls=TL), line("drives", tls=TL))
 JUDGED = (*IN_CANARY, stage("canary"))
 PROMOTED = (*JUDGED, line("promote", tls=TL), stage("promote", verdict="done"))
 ENDED = (*PROMOTED, line("end"))
+
+
+def write(path, lines=ENDED) -> LedgerFile:
+    """A ledger's file with a line every 10 s."""
+    ledger = LedgerFile(path)
+    for k, each in enumerate(lines):
+        ledger.append(each, BEGIN + timedelta(seconds=10 * k))
+    return ledger

@@ -45,21 +45,8 @@ DONE, SKIPPED = "done", "skipped"
 PASSED = (BETTER, DONE, SKIPPED)
 """Verdicts after which the next stage begins."""
 VERDICTS = (*PASSED, WORSE, UNDECIDED)
-KINDS = (
-    "adopt",
-    "begin",
-    "lease",
-    "stage",
-    "canary",
-    "drives",
-    "promote",
-    "rollback",
-    "pause",
-    "resume",
-    "abort",
-    "end",
-)
 BY_OWNER = ("stage", "canary", "drives", "promote", "rollback", "end")
+KINDS = ("adopt", "begin", "lease", "pause", "resume", "abort", *BY_OWNER)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 MAX_NUMBER = (1 << 63) - 1
@@ -123,6 +110,10 @@ class TlState:
     def wanted(self) -> Model:
         """The model that shall drive the TL."""
         return self.canary or self.stable
+
+    def with_stable(self, model: Model) -> "TlState":
+        """The TL without a canary, and with another stable model."""
+        return replace(self, stable=model, canary=None, were_stable=(*self.were_stable, self.stable))
 
 
 @dataclass(frozen=True)
@@ -200,114 +191,113 @@ class Ledger:
     def _changed(self, line: Line) -> "Ledger":
         """The state with a line's models and rollouts. Raises RuleBroken."""
         rollout = self._rollout(line)
+        if line.kind == "begin":
+            is_new = bool(line.rollout) and line.rollout not in self.ids
+            _check(is_new, f"rollout id {line.rollout!r} must be a new one")
+            _check(bool(line.models), "a rollout needs a TL")
+        if line.kind in ("begin", "lease"):
+            _check(line.until > line.at, "the lease must end after its line")
+        tls = {**self.tls, **{tl: self._tl(tl, model, line, rollout) for tl, model in line.models.items()}}
+        rollouts, ids = dict(self.rollouts), self.ids
         match line.kind:
-            case "adopt":
-                return self._adopted(line)
             case "begin":
-                return self._begun(line)
-            case "drives":
-                return self._driven(line, rollout)
-            case "rollback" if rollout is None:
-                return self._taken_back(line)
-        assert rollout is not None, "all other lines belong to one"
-        tls = dict(self.tls)
-        match line.kind:
-            case "lease":
-                mine = line.author == rollout.owner or line.at > rollout.until
-                _check(mine, f"{_leased(rollout)}; wait for that, or continue as {rollout.owner} (--author)")
-                _check(line.until > line.at, "the lease must end after its line")
+                # those of its TLs are abandoned: `_tl` has checked that
+                replaced = {other.id for tl in line.models if (other := self.rollout_of(tl)) is not None}
+                rollouts = {id: each for id, each in rollouts.items() if id not in replaced}
+                passed = dict.fromkeys(line.models, 0)
+                rollout, ids = Rollout(line.rollout, line.author, line.until, line.models, passed), ids | {line.rollout}
+            case "lease" if rollout is not None:
                 rollout = replace(rollout, owner=line.author, until=line.until)
-            case "stage":
-                rollout = self._judged(line, rollout)
-            case "canary":
-                for tl in line.models:
-                    _check(rollout.has_passed(tl, SHADOW), f"{tl} has not passed {SHADOW}")
-                    tls[tl] = replace(tls[tl], canary=rollout.targets[tl])
-            case "promote":
-                for tl in line.models:
-                    _check(rollout.has_passed(tl, CANARY), f"{tl} has not passed {CANARY}")
-                    _check(tls[tl].canary == tls[tl].drives, f"{tl} is not driven by its canary")
-                    tls[tl] = replace(
-                        tls[tl],
-                        stable=rollout.targets[tl],
-                        canary=None,
-                        were_stable=(*tls[tl].were_stable, tls[tl].stable),
-                    )
-            case "rollback":
-                for tl in line.models:
-                    _check(tls[tl].canary is not None, f"{tl} is not in canary")
-                    tls[tl] = replace(tls[tl], canary=None)
-            case "pause" | "resume":
+            case "stage" if rollout is not None:
+                is_passed = line.verdict in PASSED
+                passed = {tl: count + (is_passed and tl in line.models) for tl, count in rollout.passed.items()}
+                rollout = replace(rollout, passed=passed)
+            case "pause" | "resume" if rollout is not None:
                 rollout = replace(rollout, is_paused=line.kind == "pause")
-            case "abort":
+            case "abort" if rollout is not None:
                 rollout = replace(rollout, is_aborted=True)
-            case "end":
+            case "end" if rollout is not None:
                 for tl in rollout.targets:
                     _check(tls[tl].canary is None, f"{tl} is still in canary; roll it back or promote it first")
                     _check(tls[tl].drives == tls[tl].wanted, f"{tl} is not yet driven by {tls[tl].wanted.number}")
-        rollouts = {**self.rollouts, rollout.id: rollout}
-        if line.kind == "end":
-            del rollouts[rollout.id]
-        return replace(self, tls=tls, rollouts=rollouts)
+                del rollouts[rollout.id]
+                rollout = None
+        if rollout is not None:
+            rollouts[rollout.id] = rollout
+        return replace(self, tls=tls, rollouts=rollouts, ids=ids)
 
     def _rollout(self, line: Line) -> Rollout | None:
         """The rollout that a line continues; None for one that belongs to none. Raises RuleBroken."""
-        free = line.kind in ("adopt", "begin") or (line.kind in ("drives", "rollback") and not line.rollout)
-        if free:
+        if line.kind in ("adopt", "begin") or (line.kind in ("drives", "rollback") and not line.rollout):
             return None
         rollout = self.rollouts.get(line.rollout)
-        _check(rollout is not None, f"there is no open rollout {line.rollout!r}")
-        assert rollout is not None
-        for tl in line.models:
-            _check(tl in rollout.targets, f"{tl} is not in rollout {rollout.id}")
+        if rollout is None:
+            raise RuleBroken(f"there is no open rollout {line.rollout!r}")
         if line.kind in BY_OWNER:
             _check(line.author == rollout.owner, f"{_leased(rollout)}, not of {line.author}")
             _check(line.at <= rollout.until, f"the lease of {rollout.owner} ended {rollout.until}; extend it first")
+        if line.kind == "lease":
+            mine = line.author == rollout.owner or line.at > rollout.until
+            _check(mine, f"{_leased(rollout)}; wait for that, or continue as {rollout.owner} (--author)")
         if line.kind in ("canary", "promote"):
             _check(not rollout.is_paused, f"rollout {rollout.id} is paused; resume it first")
         if line.kind in ("canary", "promote", "pause", "resume", "abort"):
             _check(not rollout.is_aborted, f"rollout {rollout.id} was aborted")
-        if line.kind in ("canary", "promote"):
-            for tl, model in line.models.items():
-                _check(model == rollout.targets[tl], f"{tl}: {model.number} is not the rollout's target")
+        if line.kind == "stage":
+            _check(line.stage in STAGES, f"stage {line.stage!r} is unknown")
+            _check(line.verdict in VERDICTS, f"verdict {line.verdict!r} is unknown")
+            _check(line.verdict != SKIPPED or line.stage in SKIPPABLE, f"stage {line.stage} cannot be skipped")
         return rollout
 
-    def _adopted(self, line: Line) -> "Ledger":
-        tls = dict(self.tls)
-        for tl, model in line.models.items():
-            known = tls.get(tl)
-            if known is not None:
-                self._check_free(tl, line.at)
-                _check(
-                    model.number > known.stable.number,
-                    f"{tl}: {model.number} does not rise above {known.stable.number}; only a rollback lowers a number",
-                )
-            earlier = (*known.were_stable, known.stable) if known is not None else ()
-            tls[tl] = TlState(model, model, line.at, were_stable=earlier)
-        return replace(self, tls=tls)
+    def _tl(self, tl: str, model: Model, line: Line, rollout: Rollout | None) -> TlState:
+        """A TL after a line that names it. Raises RuleBroken."""
+        if line.kind == "adopt" and tl not in self.tls:
+            return TlState(model, model, line.at)
+        _check(tl in self.tls, f"{tl} is not in the ledger; adopt its model first")
+        state = self.tls[tl]
+        stable, is_canary_driving = state.stable.number, state.canary is not None and state.canary == state.drives
+        if rollout is None:
+            self._check_free(tl, line.at)
+        else:
+            _check(tl in rollout.targets, f"{tl} is not in rollout {rollout.id}")
+            if line.kind in ("canary", "promote"):
+                _check(model == rollout.targets[tl], f"{tl}: {model.number} is not the rollout's target")
+        match line.kind:
+            case "adopt" | "begin":
+                rule = "only a rollback lowers a number"
+                _check(model.number > stable, f"{tl}: {model.number} does not rise above {stable}; {rule}")
+                if line.kind == "adopt":
+                    return replace(state.with_stable(model), drives=model, since=line.at)
+            case "stage" if rollout is not None:
+                is_next = rollout.passed[tl] == STAGES.index(line.stage)
+                _check(is_next, f"{tl}: {line.stage} is not its next stage")
+                if line.verdict in PASSED:
+                    _check(line.stage != CANARY or is_canary_driving, f"{tl} is not driven by its canary")
+                    _check(line.stage != PROMOTE or state.stable == rollout.targets[tl], f"{tl} is not promoted")
+            case "canary" if rollout is not None:
+                _check(rollout.has_passed(tl, SHADOW), f"{tl} has not passed {SHADOW}")
+                return replace(state, canary=model)
+            case "drives":
+                _check(model == state.wanted, f"{tl}: {model.number} is not wanted, but {state.wanted.number}")
+                return replace(state, drives=model, since=line.at)
+            case "promote" if rollout is not None:
+                _check(rollout.has_passed(tl, CANARY), f"{tl} has not passed {CANARY}")
+                _check(is_canary_driving, f"{tl} is not driven by its canary")
+                return state.with_stable(model)
+            case "rollback" if rollout is not None:
+                _check(state.canary is not None, f"{tl} is not in canary")
+                return replace(state, canary=None)
+            case "rollback":
+                _check(model in state.were_stable, f"{tl}: {model.number} was never stable; roll it out instead")
+                _check(model.number < stable, f"{tl}: {model.number} is not lower than {stable}")
+                return state.with_stable(model)
+        return state
 
-    def _begun(self, line: Line) -> "Ledger":
-        _check(bool(line.rollout) and line.rollout not in self.ids, f"rollout id {line.rollout!r} must be a new one")
-        _check(bool(line.models), "a rollout needs a TL")
-        _check(line.until > line.at, "the lease must end after its line")
-        ended: set[str] = set()
-        for tl, model in line.models.items():
-            _check(tl in self.tls, f"{tl} is not in the ledger; adopt its model first")
-            ended |= self._check_free(tl, line.at)
-            stable = self.tls[tl].stable.number
-            _check(
-                model.number > stable,
-                f"{tl}: {model.number} does not rise above {stable}, which is stable; only a rollback lowers a number",
-            )
-        rollout = Rollout(line.rollout, line.author, line.until, dict(line.models), dict.fromkeys(line.models, 0))
-        kept = {id: each for id, each in self.rollouts.items() if id not in ended}
-        return replace(self, rollouts={**kept, line.rollout: rollout}, ids=self.ids | {line.rollout})
-
-    def _check_free(self, tl: str, at: str) -> set[str]:
-        """Ids of abandoned rollouts of a TL, which a new one replaces. Raises RuleBroken if one is not abandoned."""
+    def _check_free(self, tl: str, at: str) -> None:
+        """Raise RuleBroken if a TL is in a rollout that is not abandoned."""
         rollout = self.rollout_of(tl)
         if rollout is None:
-            return set()
+            return
         to = rollout.targets[tl].number
         _check(
             at > rollout.until,
@@ -315,51 +305,13 @@ class Ledger:
             f"(greenserve rollout abort {tl})",
         )
         for other in rollout.targets:
-            is_canary = self.tls[other].canary is not None or self.tls[other].drives != self.tls[other].wanted
+            is_settled = self.tls[other].canary is None and self.tls[other].drives == self.tls[other].wanted
             _check(
-                not is_canary,
+                is_settled,
                 f"{other} is in canary of rollout {rollout.id} to {to}, whose lease ended {rollout.until}; continue it "
                 f"(greenserve rollout {','.join(rollout.targets)} --to {to}), or abort it (greenserve rollout abort "
                 f"{tl})",
             )
-        return {rollout.id}
-
-    def _driven(self, line: Line, rollout: Rollout | None) -> "Ledger":
-        tls = dict(self.tls)
-        for tl, model in line.models.items():
-            _check(tl in tls, f"{tl} is not in the ledger")
-            _check(rollout is not None or self.rollout_of(tl) is None, f"{tl} is in a rollout, whose owner says so")
-            _check(model == tls[tl].wanted, f"{tl}: {model.number} is not wanted, but {tls[tl].wanted.number}")
-            tls[tl] = replace(tls[tl], drives=model, since=line.at)
-        return replace(self, tls=tls)
-
-    def _taken_back(self, line: Line) -> "Ledger":
-        tls = dict(self.tls)
-        for tl, model in line.models.items():
-            _check(tl in tls, f"{tl} is not in the ledger")
-            self._check_free(tl, line.at)
-            state = tls[tl]
-            _check(model in state.were_stable, f"{tl}: {model.number} was never stable; roll it out instead")
-            _check(model.number < state.stable.number, f"{tl}: {model.number} is not lower than {state.stable.number}")
-            tls[tl] = replace(state, stable=model, were_stable=(*state.were_stable, state.stable))
-        return replace(self, tls=tls)
-
-    def _judged(self, line: Line, rollout: Rollout) -> Rollout:
-        _check(line.stage in STAGES, f"stage {line.stage!r} is unknown")
-        _check(line.verdict in VERDICTS, f"verdict {line.verdict!r} is unknown")
-        _check(line.verdict != SKIPPED or line.stage in SKIPPABLE, f"stage {line.stage} cannot be skipped")
-        passed = dict(rollout.passed)
-        for tl in line.models:
-            _check(passed[tl] == STAGES.index(line.stage), f"{tl}: {line.stage} is not its next stage")
-            if line.verdict not in PASSED:
-                continue
-            if line.stage == CANARY:
-                is_driven = self.tls[tl].canary == self.tls[tl].drives == rollout.targets[tl]
-                _check(is_driven, f"{tl} is not driven by its canary")
-            if line.stage == PROMOTE:
-                _check(self.tls[tl].stable == rollout.targets[tl], f"{tl} is not promoted")
-            passed[tl] += 1
-        return replace(rollout, passed=passed)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from city import whole_files
 from city.errors import InputError
-from rollout.ledger import Ledger, Line, RuleBroken, decode, encode
+from city.ledger import Ledger, Line, RuleBroken, decode, encode
 
 FILE = Path("ledger.jsonl")
 MAX_LINE_BYTES = 1_000_000
