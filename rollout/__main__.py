@@ -5,7 +5,7 @@ import contextlib
 import getpass
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,9 +17,10 @@ from city.arguments import CITY_FILE, Parser
 from city.errors import InputError
 from controller.operator.control_client import ControlClient
 from controller.operator.ctl import DEFAULT_ADDRESS
+from rollout import desired
 from rollout.ledger import SKIPPABLE, STAGES, Line, Rollout
 from rollout.ledger_command import add_ledger, ledger_path
-from rollout.ledger_file import LedgerFile
+from rollout.ledger_file import LedgerFile, time_text
 from rollout.stages import Clock, Plan, RolloutRun
 from rollout.street import ServedStreet, check_tls
 from rollout.verdicts import Limits
@@ -63,19 +64,64 @@ def roll_out(argv: list[str], prog: str) -> int:
     def run() -> int:
         args = parser(prog).parse_args(argv)
         city = city_config.load(args.city or CITY_FILE)
-        tls = tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal))
-        plan = _plan(args, tls)
-        record = args.record or city.controller.record
-        if record is None:
+        given = (bool(args.tls), args.to is not None, args.desired is not None)
+        if given not in ((True, True, False), (False, False, True)) or (args.again >= 0 and not args.desired):
+            raise InputError("pass TLs and --to N, or --desired FILE with a number for each TL (and --again LINE)")
+        numbers = desired.read(args.desired, city) if args.desired is not None else None
+        tls = tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal) if numbers is None else numbers)
+        plan = _plan(args, tls, args.to if numbers is None else next(iter(numbers.values()), 1))
+        if (args.record or city.controller.record) is None:
             raise InputError("the rollout needs the controller's record; pass --record DIR, as to greenserve control")
         ledger = LedgerFile(ledger_path(args))
-        settings = dict(seeds=args.seeds, workers=args.workers, seconds=args.seconds)
-        with _control(args, city) as control, _street(args, city, tls, control) as street, _lock(ledger, tls):
-            result = _run(args, city, plan, ledger, street, record, **settings).run()
-        print(f"{result.outcome}: {result.sentence}")
-        return EXIT_CODES.get(result.outcome, program.GATE_FAILED)
+        if not (folder := ledger.path.parent).is_dir():
+            raise InputError(f"{folder}: no such folder; mount the ledger's volume there, or pass another --ledger")
+        return _go(args, city, plan, ledger) if numbers is None else _drive(args, city, plan, ledger, numbers)
 
     return program.run(run, lambda: "interrupted; the same command goes on with the rollout")
+
+
+def _go(args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile) -> int:
+    """Run one rollout, print its end, and return the exit code."""
+    settings = dict(seeds=args.seeds, workers=args.workers, seconds=args.seconds)
+    record = args.record or city.controller.record or Path()
+    with _control(args, city) as control, _street(args, city, plan.tls, control) as street, _lock(ledger, plan.tls):
+        result = _run(args, city, plan, ledger, street, record, **settings).run()
+    print(f"{result.outcome}: {result.sentence}")
+    return EXIT_CODES.get(result.outcome, program.GATE_FAILED)
+
+
+def _drive(
+    args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile, numbers: Mapping[str, int]
+) -> int:
+    """Take each TL to its desired number, and return the exit code.
+
+    `plan`: of all of them; each step has its own TLs and number.
+    """
+    codes: set[int] = set()
+    lock = ledger.path.with_name(f".{ledger.path.name}.desired.lock")
+    with run_lock.held(lock, "another process rolls out the desired numbers; wait for its end"):
+        for rollout in desired.replaced(ledger.state, numbers, plan.author, time_text(Clock().now())):
+            with contextlib.suppress(_Runs):  # what its process leads to is looked at by the ledger's rules below
+                _end(args, city, ledger, rollout, f"{desired.REPLACED}: another number is desired")
+        if unknown := [tl for tl in numbers if tl not in ledger.state.tls]:
+            _adopt(args, city, ledger, unknown)
+        for step in desired.steps(ledger.state, ledger.lines, numbers, plan.author, args.again):
+            own = replace(plan, tls=step.tls, number=step.number)
+            if step.refused is not None:
+                codes.add(program.GATE_FAILED)
+                line = step.refused
+                print(
+                    f"refused: {', '.join(step.tls)} to {step.number}: {line.text} ({line.author}, {line.at}); write "
+                    f"another number into {args.desired}, or try this one once more with --again {line.number}"
+                )
+            elif step.is_back:
+                _take_back(args, city, own, ledger)
+            else:
+                codes.add(_go(args, city, own, ledger))
+    if not numbers:
+        print(f"{args.desired}: no number is desired")
+    # work that failed may succeed if it is repeated, a refusal does not
+    return min(codes - {0}, default=0)
 
 
 def parser(prog: str) -> Parser:
@@ -86,8 +132,22 @@ def parser(prog: str) -> Parser:
         "itself if it is worse. The same command goes on with a rollout that was interrupted. Subcommands: "
         f"{', '.join(SUBCOMMANDS)}.",
     )
-    parser.add_argument("tls", nargs="+", metavar="TL", help="TLs, one after another, separated by commas or spaces")
-    parser.add_argument("--to", type=int, required=True, metavar="N", help="the new model number")
+    parser.add_argument(
+        "tls",
+        nargs="*",
+        metavar="TL",
+        help="TLs, one after another, separated by commas or spaces (default: those of --desired)",
+    )
+    parser.add_argument("--to", type=int, metavar="N", help="the new model number (default: those of --desired)")
+    parser.add_argument(
+        "--desired", type=Path, metavar="FILE",
+        help="in place of TLs and --to: lines TL = N, the number that each TL shall have; one that is lower than the "
+        "stable one is a way back",
+    )  # fmt: skip
+    parser.add_argument(
+        "--again", type=int, default=-1, metavar="LINE",
+        help="with --desired: try numbers again that the ledger's lines up to this one refuse (default: none)",
+    )  # fmt: skip
     parser.add_argument("--together", action="store_true", help="all TLs are in canary at once (default: one by one)")
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help=f"the last stage (default: {STAGES[-1]})")
     parser.add_argument(
@@ -203,19 +263,12 @@ def abort(argv: list[str], prog: str) -> int:
         args = request_parser(prog).parse_args(argv)
         city, ledger = city_config.load(args.city or CITY_FILE), LedgerFile(ledger_path(args))
         rollout = _rollout(ledger, args.tls)
-        author = _author(args)
-        if not rollout.is_aborted:
-            text = f"aborted: by {author}"
-            ledger.append(Line(0, "", "abort", author, rollout=rollout.id, text=text), Clock().now())
-        tls = tuple(rollout.targets)
+        reason = f"aborted: by {_author(args)}"
         try:
-            with _lock(ledger, tls), _control(args, city) as control, _street(args, city, tls, control) as street:
-                plan = Plan(tls, next(iter(rollout.targets.values())).number, author)
-                result = _run(args, city, plan, ledger, street, Path()).abort(rollout)
+            _end(args, city, ledger, rollout, reason)
         except _Runs:
+            _append_abort(args, ledger, rollout, reason)
             print(f"rollout {rollout.id}: its process takes the canaries back and ends it (greenserve rollout status)")
-            return 0
-        print(f"{result.outcome}: {result.sentence}")
         return 0
 
     return program.run(run)
@@ -228,9 +281,7 @@ def back(argv: list[str], prog: str) -> int:
         args = request_parser(prog).parse_args(argv)
         city, ledger = city_config.load(args.city or CITY_FILE), LedgerFile(ledger_path(args))
         tls = tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal))
-        plan = Plan(tls, args.to, _author(args))
-        with _control(args, city) as control, _street(args, city, tls, control) as street, _lock(ledger, tls):
-            print(_run(args, city, plan, ledger, street, Path()).take_back().sentence)
+        _take_back(args, city, Plan(tls, args.to, _author(args)), ledger)
         return 0
 
     return program.run(run)
@@ -240,23 +291,48 @@ def adopt(argv: list[str], prog: str) -> int:
     """Take the numbers that drive TLs into the ledger."""
 
     def run() -> int:
-        from rollout import model_files
-
         args = request_parser(prog).parse_args(argv)
         city, ledger = city_config.load(args.city or CITY_FILE), LedgerFile(ledger_path(args))
-        tls = names.select(args.tls, list(city.tls), "TL", city.tl_of_signal)
-        models_dir = args.models_dir or city.serving.models_dir
-        with _control(args, city) as control, _street(args, city, tuple(tls), control) as street:
-            seen = street.see(tls).tls
-        if silent := [tl for tl in tls if not seen[tl].version]:
-            raise InputError(f"{', '.join(silent)}: no model has answered yet; wait for one (greenserve ctl tls)")
-        models = {tl: model_files.of_version(models_dir, tl, seen[tl].version) for tl in tls}
-        line = Line(0, "", "adopt", _author(args), models, text="released without a rollout")
-        ledger.append(line, Clock().now())
-        print(f"{ledger.path}: " + ", ".join(f"{tl} is driven by {model.number}" for tl, model in models.items()))
+        _adopt(args, city, ledger, names.select(args.tls, list(city.tls), "TL", city.tl_of_signal))
         return 0
 
     return program.run(run)
+
+
+def _end(args: argparse.Namespace, city: city_config.City, ledger: LedgerFile, rollout: Rollout, reason: str) -> None:
+    """Take the canaries of a rollout back, end it and print its end. Raises _Runs if its process runs."""
+    tls = tuple(rollout.targets)
+    plan = Plan(tls, next(iter(rollout.targets.values())).number, _author(args))
+    with _lock(ledger, tls):
+        _append_abort(args, ledger, rollout, reason)
+        with _control(args, city) as control, _street(args, city, tls, control) as street:
+            result = _run(args, city, plan, ledger, street, Path()).abort(rollout)
+    print(f"{result.outcome}: {result.sentence}")
+
+
+def _append_abort(args: argparse.Namespace, ledger: LedgerFile, rollout: Rollout, reason: str) -> None:
+    if not rollout.is_aborted:
+        ledger.append(Line(0, "", "abort", _author(args), rollout=rollout.id, text=reason), Clock().now())
+
+
+def _take_back(args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile) -> None:
+    """Make an earlier number stable, and print so."""
+    with _control(args, city) as control, _street(args, city, plan.tls, control) as street, _lock(ledger, plan.tls):
+        print(_run(args, city, plan, ledger, street, Path()).take_back().sentence)
+
+
+def _adopt(args: argparse.Namespace, city: city_config.City, ledger: LedgerFile, tls: list[str]) -> None:
+    """Write the numbers that drive TLs into the ledger, and print them."""
+    from rollout import model_files
+
+    models_dir = args.models_dir or city.serving.models_dir
+    with _control(args, city) as control, _street(args, city, tuple(tls), control) as street:
+        seen = street.see(tls).tls
+    if silent := [tl for tl in tls if not seen[tl].version]:
+        raise InputError(f"{', '.join(silent)}: no model has answered yet; wait for one (greenserve ctl tls)")
+    models = {tl: model_files.of_version(models_dir, tl, seen[tl].version) for tl in tls}
+    ledger.append(Line(0, "", "adopt", _author(args), models, text="released without a rollout"), Clock().now())
+    print(f"{ledger.path}: " + ", ".join(f"{tl} is driven by {model.number}" for tl, model in models.items()))
 
 
 def _request(argv: list[str], prog: str, kind: str) -> int:
@@ -318,13 +394,13 @@ def _status_rows(ledger: LedgerFile, rollout: Rollout) -> list[tuple[str, ...]]:
     return rows
 
 
-def _plan(args: argparse.Namespace, tls: tuple[str, ...]) -> Plan:
+def _plan(args: argparse.Namespace, tls: tuple[str, ...], number: int) -> Plan:
     """The plan of the flags. Raises InputError."""
     skipped = frozenset(filter(None, (part.strip() for part in args.skip.split(","))))
     if unknown := sorted(skipped - set(SKIPPABLE)):
         raise InputError(f"--skip {unknown[0]}: only {' and '.join(SKIPPABLE)} can be left out")
-    if not 1 <= args.to < 1 << 63:
-        raise InputError(f"--to {args.to} must be a model number, such as 4")
+    if not 1 <= number < 1 << 63:
+        raise InputError(f"--to {number} must be a model number, such as 4")
     for name, (low, high) in BOUNDS.items():
         if not low <= getattr(args, name) <= high:
             flag = name.replace("_", "-")
@@ -333,7 +409,7 @@ def _plan(args: argparse.Namespace, tls: tuple[str, ...]) -> Plan:
     if negative := [name for name in LIMITS if not getattr(limits, name) >= (2 if name == "min_bins" else 0)]:
         raise InputError(f"--{negative[0].replace('_', '-')} {getattr(limits, negative[0]):g} is too small")
     return Plan(
-        tls, args.to, _author(args), args.together, args.until, skipped, _hours(args.hours), limits, args.max_wait_s,
+        tls, number, _author(args), args.together, args.until, skipped, _hours(args.hours), limits, args.max_wait_s,
         args.poll_s,
     )  # fmt: skip
 
