@@ -1,6 +1,7 @@
 """`greenserve rollout --desired`: a file of numbers that is applied again and again."""
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -149,6 +150,27 @@ def test_failed_work_counts_more_than_a_refusal(world):
     drive(world, "SA101 = 4\nSA104 = 4\n", code=1)
 
 
+def test_a_refused_number_that_an_operator_rolled_out_is_done(world):
+    world.judges.verdicts["canary"] = "worse"
+    drive(world, "SA101 = 4\n", code=3)
+    world.judges.verdicts["canary"] = "better"
+    world.run(tls=("SA101",))
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+
+
+def test_a_canary_that_was_tried_again_goes_on_after_a_kill(world):
+    world.judges.verdicts["canary"] = "worse"
+    number = drive(world, "SA101 = 4\n", code=3).lines[-1].number
+    world.judges.verdicts["canary"] = "better"
+    world.street.calls, world.street.killed_at = 0, 12
+    with pytest.raises(Killed):
+        drive(world, "SA101 = 4\n", "--again", number)
+    world.street.killed_at = None
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+
+
 def test_a_lower_number_is_taken_back_to_and_may_be_left_again(world, capsys):
     drive(world, "SA101 = 4\n")
     drive(world, "SA101 = 3\n")
@@ -181,6 +203,14 @@ def test_a_rollout_of_another_author_is_waited_for(world, capsys):
 def test_a_rollout_of_other_tls_is_left_alone(world):
     world.run(tls=("SA104",), until="load")
     drive(world, "SA101 = 4\n")
+    (rollout,) = world.ledger.state.rollouts.values()
+    assert rollout.targets.keys() == {"SA104"} and not rollout.is_aborted
+
+
+def test_a_rollout_that_a_process_of_the_same_author_runs_is_left_alone(world):
+    world.run(tls=("SA104",), until="load", author=JOB)
+    with command._lock(world.ledger, ("SA104",)):
+        drive(world, "SA101 = 4\n")
     (rollout,) = world.ledger.state.rollouts.values()
     assert rollout.targets.keys() == {"SA104"} and not rollout.is_aborted
 
@@ -249,3 +279,13 @@ def test_outcomes_that_refuse_a_number():
         state = after(*BEGUN[:1])
         (step,) = desired.steps(state, lines, {"SA101": 4}, JOB, -1)
         assert (step.refused is not None) == is_refused, outcome
+
+
+def test_numbers_that_were_taken_back_one_after_another_are_refused():
+    lines: list[Line] = []
+    for kind, number in (("adopt", 3), ("promote", 4), ("promote", 5), ("rollback", 4), ("rollback", 3)):
+        taken = line(kind, tls=("SA101",), number=number, rollout="" if kind == "rollback" else "r1")
+        lines.append(replace(taken, number=len(lines)))
+    state = after(*BEGUN[:1])
+    refused = {n: desired.steps(state, lines, {"SA101": n}, JOB, -1)[0].refused for n in (4, 5, 6)}
+    assert (refused[4], refused[5], refused[6]) == (lines[4], lines[3], None)
