@@ -117,6 +117,9 @@ def _refusals(lines: Iterable[Line], author: str, again: int) -> dict[tuple[str,
             ended = [(tl, stable[tl]) for tl in numbers]
         if line.kind in ("adopt", "promote") or (line.kind == "rollback" and not line.rollout):
             stable |= numbers
+        if line.kind == "promote":
+            for promoted in numbers.items():
+                found.pop(promoted, None)
         if line.number > again:
             found |= dict.fromkeys(ended, line)
     return found

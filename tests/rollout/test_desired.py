@@ -124,6 +124,9 @@ def test_a_refused_number_is_tried_again_only_after_its_line_is_named(world, cap
     assert f"once more with --again {number}\n" in out
     drive(world, "SA101 = 4\n", "--again", number)
     assert driven(world) == {"SA101": 4}
+    drive(world, "SA101 = 3\n")
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}, "its promotion has ended the refusal"
 
 
 def test_one_refused_tl_does_not_keep_another_one_from_its_number(world):
