@@ -33,19 +33,19 @@ class Step:
 
 
 def read(path: Path, city: City) -> dict[str, int]:
-    """The desired number of each TL: TOML with lines `TL = number`. Raises InputError, OSError."""
+    """The desired number of each TL: TOML with lines `TL = number`, or `all = number`. Raises InputError, OSError."""
     try:
         lines = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path}: cannot be read as TOML ({error}); write lines such as SA101 = 4") from None
     numbers: dict[str, int] = {}
     for name, number in lines.items():
-        (tl,) = names.select([name], list(city.tls), str(path), city.tl_of_signal)
         if type(number) is not int or not 1 <= number <= MAX_NUMBER:
             raise InputError(f"{path}: {name} = {number!r} must be a model number, such as {name} = 4")
-        if tl in numbers:
-            raise InputError(f"{path}: {tl} stands there twice; leave one of its lines")
-        numbers[tl] = number
+        for tl in names.select([name], list(city.tls), str(path), city.tl_of_signal):
+            if tl in numbers:
+                raise InputError(f"{path}: {tl} stands there twice; leave one of its lines")
+            numbers[tl] = number
     return numbers
 
 

@@ -232,6 +232,13 @@ def test_two_runs_of_one_ledger_do_not_drive_at_the_same_time(world, capsys):
     assert "error: another process rolls out the desired numbers; wait for its end\n" in capsys.readouterr().err
 
 
+def test_one_line_can_name_all_tls(city):
+    path = city / "numbers.toml"
+    path.write_text("all = 4\n")
+    numbers = desired.read(path, config.load(city / "city.toml"))
+    assert len(numbers) == 8 and set(numbers.values()) == {4}
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -241,6 +248,7 @@ def test_two_runs_of_one_ledger_do_not_drive_at_the_same_time(world, capsys):
         ("SA101 = true", ("SA101 = True must be a model number",)),
         (f"SA101 = {1 << 63}", ("must be a model number",)),
         ("SA101 = 4\nSA_101 = 5", ("SA101 stands there twice",)),
+        ("all = 4\nSA101 = 5", ("SA101 stands there twice",)),
         ("SA999 = 4", ("SA999 is not one of the TLs",)),
         ("A0 = 4", ("A0 is a signal, which belongs to TL SA101",)),
     ],
