@@ -5,6 +5,7 @@ refused once is not tried again: the ledger's line that ended it is the reason, 
 """
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from rollout.ledger import MAX_NUMBER, UNDECIDED, WORSE, Ledger, Line, Rollout
 
 REFUSED = (WORSE, UNDECIDED, "aborted")
 """Outcomes of a rollout after which its number is not tried again."""
+MAX_FAILURES = 3
+"""Rollouts of a number that fail before it is not tried again: each of them evaluates and loads it."""
 REPLACED = "replaced"
 """Outcome of a rollout whose number is no longer desired; that number may be desired again."""
 
@@ -105,21 +108,23 @@ def _refusals(lines: Iterable[Line], author: str, again: int) -> dict[tuple[str,
     """(TL, number) -> the line that refuses it: the end of its rollout, or that somebody else took it back."""
     found: dict[tuple[str, int], Line] = {}
     targets: dict[str, list[tuple[str, int]]] = {}
+    failures: Counter[tuple[str, int]] = Counter()
     stable: dict[str, int] = {}
     for line in lines:
         numbers = {tl: model.number for tl, model in line.models.items()}
         ended: list[tuple[str, int]] = []
         if line.kind == "begin":
             targets[line.rollout] = list(numbers.items())
-        elif line.kind == "end" and line.text.partition(":")[0] in REFUSED:
-            ended = targets[line.rollout]
-        elif line.kind == "rollback" and not line.rollout and line.author != author:
-            ended = [(tl, stable[tl]) for tl in numbers]
+        elif line.kind == "end" and line.number > again:
+            outcome = line.text.partition(":")[0]
+            failures.update(targets[line.rollout] if outcome == "failed" else ())
+            ended = [t for t in targets[line.rollout] if outcome in REFUSED or failures[t] >= MAX_FAILURES]
+        elif line.kind == "rollback" and not line.rollout:
+            ended = [(tl, stable[tl]) for tl in numbers if line.author != author and line.number > again]
         if line.kind in ("adopt", "promote") or (line.kind == "rollback" and not line.rollout):
             stable |= numbers
-        if line.kind == "promote":
-            for promoted in numbers.items():
-                found.pop(promoted, None)
-        if line.number > again:
-            found |= dict.fromkeys(ended, line)
+        found |= dict.fromkeys(ended, line)
+        for promoted in numbers.items() if line.kind == "promote" else ():
+            found.pop(promoted, None)
+            failures.pop(promoted, None)
     return found

@@ -139,10 +139,26 @@ def test_one_refused_tl_does_not_keep_another_one_from_its_number(world):
 
 def test_a_failed_rollout_is_tried_again_by_the_next_run(world):
     world.street.refuses_to_load = True
-    drive(world, "SA101 = 4\n", code=1)
+    for _ in range(desired.MAX_FAILURES - 1):
+        drive(world, "SA101 = 4\n", code=1)
     world.street.refuses_to_load = False
     drive(world, "SA101 = 4\n")
     assert driven(world) == {"SA101": 4}
+    drive(world, "SA101 = 3\n")
+    world.street.refuses_to_load = True
+    for _ in range(desired.MAX_FAILURES):
+        drive(world, "SA101 = 4\n", code=1)  # counted anew since the promotion
+
+
+def test_a_number_that_failed_several_times_is_not_tried_again(world, capsys):
+    world.street.refuses_to_load = True
+    for _ in range(desired.MAX_FAILURES):
+        first = drive(world, "SA101 = 4\n", code=1)
+    again = drive(world, "SA101 = 4\n", code=3)
+    assert len(again.lines) == len(first.lines)
+    assert "refused: SA101 to 4: failed: 4 could not be loaded (job, " in capsys.readouterr().out
+    drive(world, "SA101 = 4\n", "--again", first.lines[-1].number, code=1)
+    drive(world, "SA101 = 4\n", "--again", first.lines[-1].number, code=1)  # counted anew
 
 
 def test_failed_work_counts_more_than_a_refusal(world):
@@ -190,7 +206,9 @@ def test_a_number_that_an_operator_took_back_is_not_tried_again(world, capsys):
     ledger = drive(world, "SA101 = 4\n", code=3)
     assert driven(world) == {"SA101": 3}
     assert "refused: SA101 to 4: taken back by an operator (ann, " in capsys.readouterr().out
-    drive(world, "SA101 = 4\n", "--again", ledger.lines[-1].number)
+    (taken,) = [each for each in ledger.lines if each.kind == "rollback"]
+    drive(world, "SA101 = 4\n", "--again", taken.number - 1, code=3)
+    drive(world, "SA101 = 4\n", "--again", taken.number)
     assert driven(world) == {"SA101": 4}
 
 
@@ -300,3 +318,16 @@ def test_numbers_that_were_taken_back_one_after_another_are_refused():
     state = after(*BEGUN[:1])
     refused = {n: desired.steps(state, lines, {"SA101": n}, JOB, -1)[0].refused for n in (4, 5, 6)}
     assert (refused[4], refused[5], refused[6]) == (lines[4], lines[3], None)
+
+
+def test_an_operator_aborts_a_rollout_whose_process_is_gone_or_asks_the_one_that_runs(world, capsys):
+    drive(world, "SA101 = 4\n", "--until", "load")
+    with command._lock(world.ledger, ("SA101",)):
+        assert command.main(["abort", "SA101", "--author", "ann"], "greenserve rollout") == 0
+        assert "its process takes the canaries back" in capsys.readouterr().out
+        (rollout,) = world.ledger.state.rollouts.values()
+        assert rollout.is_aborted
+    assert command.main(["abort", "SA101", "--author", JOB], "greenserve rollout") == 0
+    assert capsys.readouterr().out == "aborted: by ann\n" and not world.ledger.state.rollouts
+    drive(world, "SA101 = 4\n", code=3)
+    assert "refused: SA101 to 4: aborted: by ann" in capsys.readouterr().out
