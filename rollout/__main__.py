@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,11 +15,11 @@ from city import names, program, run_lock, text_table
 from city.arguments import CITY_FILE, Parser
 from city.errors import InputError
 from city.ledger import SKIPPABLE, STAGES, Line, Rollout
-from city.ledger_file import LedgerFile
+from city.ledger_file import LedgerFile, time_text
 from controller.operator import ctl, open_rollouts
 from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
-from rollout import model_files
+from rollout import desired, model_files
 from rollout.ledger_command import add_ledger, ledger_path
 from rollout.open_rollout import Clock
 from rollout.stages import Plan, RolloutRun
@@ -64,8 +64,23 @@ def _number(default: float, text: str, metavar: str = "N") -> dict[str, Any]:
 _FILE: dict[str, Any] = dict(type=Path, metavar="FILE")
 _FOLDER: dict[str, Any] = dict(type=Path, metavar="DIR")
 PLAN: Flags = {
-    "tls": dict(nargs="+", metavar="TL", help="TLs, one after another, separated by commas or spaces"),
-    "--to": dict(type=int, required=True, metavar="N", help="the new model number"),
+    "tls": dict(
+        nargs="*",
+        metavar="TL",
+        help="TLs, one after another, separated by commas or spaces (default: those of --desired)",
+    ),
+    "--to": dict(type=int, metavar="N", help="the new model number (default: those of --desired)"),
+    "--desired": dict(
+        _FILE,
+        help="in place of TLs and --to: lines TL = N, the number that each TL shall have; one that is lower than the "
+        "stable one is a way back",
+    ),
+    "--again": dict(
+        type=int,
+        default=-1,
+        metavar="LINE",
+        help="with --desired: try numbers again that the ledger's lines up to this one refuse (default: none)",
+    ),
     "--together": dict(action="store_true", help="all TLs are in canary at once (default: one by one)"),
     "--until": dict(choices=STAGES, default=STAGES[-1], help=f"the last stage (default: {STAGES[-1]})"),
     "--skip": dict(metavar="STAGE,...", default="", help=f"leave out {' or '.join(SKIPPABLE)} (default: none)"),
@@ -153,18 +168,65 @@ def roll_out(argv: list[str], prog: str) -> int:
 
     def run() -> int:
         args = parser(prog).parse_args(argv)
-        city, ledger = city_config.load(args.city or CITY_FILE), LedgerFile(ledger_path(args))
-        plan = _plan(args, tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal)))
-        record = args.record or city.controller.record
-        if record is None:
+        city = city_config.load(args.city or CITY_FILE)
+        given = (bool(args.tls), args.to is not None, args.desired is not None)
+        if given not in ((True, True, False), (False, False, True)) or (args.again >= 0 and not args.desired):
+            raise InputError("pass TLs and --to N, or --desired FILE with a number for each TL (and --again LINE)")
+        numbers = desired.read(args.desired, city) if args.desired is not None else None
+        tls = tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal) if numbers is None else numbers)
+        plan = _plan(args, tls, args.to if numbers is None else next(iter(numbers.values()), 1))
+        if (args.record or city.controller.record) is None:
             raise InputError("the rollout needs the controller's record; pass --record DIR, as to greenserve control")
-        settings = dict(seeds=args.seeds, workers=args.workers, seconds=args.seconds)
-        with _opened(args, city, plan, ledger, record, **settings) as rollout:
-            result = rollout.run()
-        print(f"{result.outcome}: {result.sentence}")
-        return EXIT_CODES.get(result.outcome, program.GATE_FAILED)
+        ledger = LedgerFile(ledger_path(args))
+        if not (folder := ledger.path.parent).is_dir():
+            raise InputError(f"{folder}: no such folder; mount the ledger's volume there, or pass another --ledger")
+        return _go(args, city, plan, ledger) if numbers is None else _drive(args, city, plan, ledger, numbers)
 
     return program.run(run, lambda: "interrupted; the same command goes on with the rollout")
+
+
+def _go(args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile) -> int:
+    """Run one rollout, print its end, and return the exit code."""
+    settings = dict(seeds=args.seeds, workers=args.workers, seconds=args.seconds)
+    record = args.record or city.controller.record or Path()
+    with _opened(args, city, plan, ledger, record, **settings) as rollout:
+        result = rollout.run()
+    print(f"{result.outcome}: {result.sentence}")
+    return EXIT_CODES.get(result.outcome, program.GATE_FAILED)
+
+
+def _drive(
+    args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile, numbers: Mapping[str, int]
+) -> int:
+    """Take each TL to its desired number, and return the exit code.
+
+    `plan`: of all of them; each step has its own TLs and number.
+    """
+    codes: set[int] = set()
+    lock = ledger.path.with_name(f".{ledger.path.name}.desired.lock")
+    with run_lock.held(lock, "another process rolls out the desired numbers; wait for its end"):
+        for rollout in desired.replaced(ledger.state, numbers, plan.author, time_text(Clock().now())):
+            with contextlib.suppress(run_lock.IsHeld):  # the ledger's rules below look at what its process leads to
+                print(_abort(args, city, ledger, rollout, f"{desired.REPLACED}: another number is desired"))
+        if unknown := [tl for tl in numbers if tl not in ledger.state.tls]:
+            print(_adopt(args, city, ledger, tuple(unknown)))
+        for step in desired.steps(ledger.state, ledger.lines, numbers, plan.author, args.again):
+            own = replace(plan, tls=step.tls, number=step.number)
+            if step.refused is not None:
+                codes.add(program.GATE_FAILED)
+                line = step.refused
+                print(
+                    f"refused: {', '.join(step.tls)} to {step.number}: {line.text} ({line.author}, {line.at}); write "
+                    f"another number into {args.desired}, or try this one once more with --again {line.number}"
+                )
+            elif step.is_back:
+                print(_take_back(args, city, own, ledger))
+            else:
+                codes.add(_go(args, city, own, ledger))
+    if not numbers:
+        print(f"{args.desired}: no number is desired")
+    # work that failed may succeed if it is repeated, a refusal does not
+    return min(codes - {0}, default=0)
 
 
 def subcommand(argv: list[str], prog: str) -> int:
@@ -185,32 +247,43 @@ def subcommand(argv: list[str], prog: str) -> int:
             return 0
         city = city_config.load(args.city or CITY_FILE)
         if name == "abort":
-            print(_abort(args, city, ledger))
+            rollout, reason = _rollout(ledger, args.tls), f"aborted: by {_author(args)}"
+            _append_abort(args, ledger, rollout, reason)
+            try:
+                print(_abort(args, city, ledger, rollout, reason))
+            except run_lock.IsHeld:
+                print(
+                    f"rollout {rollout.id}: its process takes the canaries back and ends it (greenserve rollout status)"
+                )
             return 0
         tls = tuple(names.select(args.tls, list(city.tls), "TL", city.tl_of_signal))
         if name == "adopt":
             print(_adopt(args, city, ledger, tls))
             return 0
-        with _opened(args, city, Plan(tls, args.to, _author(args)), ledger, Path()) as back:
-            print(back.take_back().sentence)
+        print(_take_back(args, city, Plan(tls, args.to, _author(args)), ledger))
         return 0
 
     return program.run(run)
 
 
-def _abort(args: argparse.Namespace, city: city_config.City, ledger: LedgerFile) -> str:
-    """Abort a rollout: its process ends it, or this one, if that is gone."""
-    rollout, author = _rollout(ledger, args.tls), _author(args)
+def _append_abort(args: argparse.Namespace, ledger: LedgerFile, rollout: Rollout, reason: str) -> None:
     if not rollout.is_aborted:
-        text = f"aborted: by {author}"
-        ledger.append(Line(0, "", "abort", author, rollout=rollout.id, text=text), Clock().now())
-    plan = Plan(tuple(rollout.targets), next(iter(rollout.targets.values())).number, author)
-    try:
-        with _opened(args, city, plan, ledger, Path()) as opened:
-            result = opened.abort(rollout)
-    except run_lock.IsHeld:
-        return f"rollout {rollout.id}: its process takes the canaries back and ends it (greenserve rollout status)"
+        ledger.append(Line(0, "", "abort", _author(args), rollout=rollout.id, text=reason), Clock().now())
+
+
+def _abort(args: argparse.Namespace, city: city_config.City, ledger: LedgerFile, rollout: Rollout, reason: str) -> str:
+    """Take the canaries of a rollout back, and end it. Raises run_lock.IsHeld if its process runs."""
+    plan = Plan(tuple(rollout.targets), next(iter(rollout.targets.values())).number, _author(args))
+    with _opened(args, city, plan, ledger, Path()) as opened:
+        _append_abort(args, ledger, rollout, reason)
+        result = opened.abort(rollout)
     return f"{result.outcome}: {result.sentence}"
+
+
+def _take_back(args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile) -> str:
+    """Make an earlier number stable."""
+    with _opened(args, city, plan, ledger, Path()) as opened:
+        return opened.take_back().sentence
 
 
 def _adopt(args: argparse.Namespace, city: city_config.City, ledger: LedgerFile, tls: tuple[str, ...]) -> str:
@@ -234,21 +307,24 @@ def _opened(
     server = args.server or (district.address if district is not None else city.serving.address)
     fleet = district.fleet or name if district is not None else city.serving.fleet
     models_dir = args.models_dir or city.serving.models_dir
-    key = sha256(",".join(sorted(plan.tls)).encode()).hexdigest()[:12]
-    runs = (
-        f"another process rolls out {', '.join(plan.tls)}; wait for its end, or greenserve rollout abort {plan.tls[0]}"
-    )
     kept = ledger.path.with_name("rollouts") / f"{'-'.join(plan.tls)[:80]}-{plan.number}"
     with (
+        _lock(ledger, plan.tls),
         _control(args, city) as control,
         connected(city, server, args.config / name, control, fleet) as street,
-        run_lock.held(ledger.path.with_name(f".{ledger.path.name}.{key}.lock"), runs),
     ):
         # imported after the checks of the flags: it takes seconds
         from rollout.judges import StreetJudges
 
         judges = StreetJudges(city, models_dir, record, street.clients[0], kept, plan.limits, **settings)
         yield RolloutRun(plan, ledger, street, judges, program.print_line)
+
+
+def _lock(ledger: LedgerFile, tls: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
+    """The lock of the process that rolls these TLs out."""
+    key = sha256(",".join(sorted(tls)).encode()).hexdigest()[:12]
+    runs = f"another process rolls out {', '.join(tls)}; wait for its end, or greenserve rollout abort {tls[0]}"
+    return run_lock.held(ledger.path.with_name(f".{ledger.path.name}.{key}.lock"), runs)
 
 
 def _rollout(ledger: LedgerFile, tls: list[str]) -> Rollout:
@@ -260,20 +336,20 @@ def _rollout(ledger: LedgerFile, tls: list[str]) -> Rollout:
     return rollout
 
 
-def _plan(args: argparse.Namespace, tls: tuple[str, ...]) -> Plan:
+def _plan(args: argparse.Namespace, tls: tuple[str, ...], number: int) -> Plan:
     """The plan of the flags. Raises InputError."""
     skipped = frozenset(filter(None, (part.strip() for part in args.skip.split(","))))
     if unknown := sorted(skipped - set(SKIPPABLE)):
         raise InputError(f"--skip {unknown[0]}: only {' and '.join(SKIPPABLE)} can be left out")
-    if not 1 <= args.to < 1 << 63:
-        raise InputError(f"--to {args.to} must be a model number, such as 4")
+    if not 1 <= number < 1 << 63:
+        raise InputError(f"--to {number} must be a model number, such as 4")
     for name, (low, high) in BOUNDS.items():
         if not low <= getattr(args, name) <= high:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} {getattr(args, name):g} must lie between {low:g} and {high:g}")
     limits = replace(Limits(), **{name: getattr(args, name) for name in LIMITS})
     hours, author = _hours(args.hours), _author(args)
-    return Plan(tls, args.to, author, args.together, args.until, skipped, hours, limits, args.max_wait_s, args.poll_s)
+    return Plan(tls, number, author, args.together, args.until, skipped, hours, limits, args.max_wait_s, args.poll_s)
 
 
 def _hours(text: str | None) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 import importlib.resources
 import json
 import re
+import subprocess
 import tomllib
 
 import jsonschema
@@ -13,6 +14,7 @@ from controller import config as controller_config
 from controller.guard import __main__ as guard
 from export import config as export_config
 from export.fleets import export_fleet
+from rollout.__main__ import parser as rollout_parser
 from serving.tf_serving.__main__ import _parse as parse_serve_config
 from serving.tf_serving.config_files import GRPC_PORT, REST_PORT
 from serving.verify_command import parser as verify_parser
@@ -111,7 +113,7 @@ def test_programs_accept_their_arguments(services):
     script = services["export"]["command"][0].strip()
     first = r"greenserve export (.*) \$\{EXPORT_FLAGS:-\} \$\$SIGN_FLAGS && greenserve fleet (.*) \$\$SIGN_FLAGS && "
     export, fleet, serve = re.fullmatch(
-        first + r"\{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \}", script
+        first + r"\{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \} && chmod a\+w /config", script
     ).groups()
     exported = export_config.parse(with_city(export.split()))
     assert str(exported.models_dir) == "/models" and exported.skip_existing
@@ -149,8 +151,64 @@ def test_modes_of_operators_outlive_the_controllers_container(services):
     """Its /tmp is in memory, and empty after a restart."""
     controller = services["controller"]
     assert "state:/state" in controller["volumes"] and controller["environment"]["TMPDIR"] == "/state"
-    dockerfile = (ROOT / "controller" / "Dockerfile").read_text()
-    assert re.search(r"install -d .*-o 65534 -g 65534 /state", dockerfile), "a new volume would belong to root"
+    assert "/state" in own_folders("controller")
+
+
+def own_folders(image):
+    """Folders of an image that belong to its user: a new volume elsewhere would belong to root."""
+    (line,) = re.findall(
+        r"^RUN install -d -m 700 -o 65534 -g 65534 (.*)$", (ROOT / image / "Dockerfile").read_text(), re.M
+    )
+    return line.split()
+
+
+@pytest.fixture(scope="module")
+def rollouts():
+    return yaml.safe_load((ROOT / "compose.rollout.yaml").read_text())
+
+
+def test_rollout_file_matches_the_specifications_schema(rollouts):
+    schema = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    loaded = json.loads(schema.read_text())
+    jsonschema.validators.validator_for(loaded)(loaded).validate(rollouts)
+
+
+def test_rollouts_add_record_and_control_api_to_the_controller(services, rollouts):
+    command = rollouts["services"]["controller"]["command"]
+    assert command == [*services["controller"]["command"], "--record=/records", "--control-address=127.0.0.1:9110"]
+    parsed = controller_config.parse(with_city(command))
+    assert parsed.control.address == ("127.0.0.1", 9110)
+    assert rollouts["services"]["controller"]["volumes"] == ["records:/records"] and "/records" in own_folders(
+        "controller"
+    )
+
+
+def test_rollout_uses_the_volumes_of_server_controller_and_ledger(services, compose, rollouts):
+    rollout = rollouts["services"]["rollout"]
+    folders = dict(volume.split(":")[:2] for volume in rollout["volumes"] if volume[0] != "$")
+    assert folders.keys() <= compose["volumes"].keys() | rollouts["volumes"].keys()
+    for name, folder in (("models", "/models"), ("config", "/config")):
+        assert folders[name] == folder and f"{name}:{folder}:ro" in services["tf-serving"]["volumes"]
+    assert folders["records"] == "/records" and folders["ledger"] == "/ledger" and "/ledger" in own_folders("export")
+    assert folders["state"] == rollout["environment"]["TMPDIR"] == services["controller"]["environment"]["TMPDIR"]
+    assert rollout["network_mode"] == services["controller"]["network_mode"], "the control API is on loopback"
+    written = {volume for volume in rollout["volumes"] if not volume.endswith(":ro")}
+    assert written == {"config:/config", "state:/state", "ledger:/ledger"}
+
+
+def test_command_of_the_rollout_is_accepted_with_further_flags(rollouts, tmp_path):
+    rollout = rollouts["services"]["rollout"]
+    fake = tmp_path / "greenserve"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    entrypoint = [each.replace("$$", "$").replace("${ROLLOUT_FLAGS:-}", "--again 17") for each in rollout["entrypoint"]]
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([*entrypoint, *rollout["command"]], env=variables, capture_output=True, text=True)
+    name, *words = done.stdout.splitlines()
+    parsed = rollout_parser(name).parse_args(words)
+    assert name == "rollout" and (str(parsed.desired), parsed.again, parsed.author) == ("/numbers.toml", 17, "rollout")
+    assert str(parsed.ledger) == "/ledger/ledger.jsonl" and str(parsed.config) == "/config"
+    assert rollout["restart"].startswith("on-failure:") and "mem_limit" in rollout and rollout["read_only"] is True
 
 
 def test_temporary_folders_are_bounded(services):

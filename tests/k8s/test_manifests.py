@@ -22,7 +22,10 @@ from tests.conftest import GRID, ROOT
 from tests.k8s.json_schema import validate, validator
 
 K8S = ROOT / "k8s"
-RENDERED = ("base", "overlays/single", "overlays/city", "overlays/kserve", "overlays/street", "overlays/signed")
+RENDERED = (
+    "base", "overlays/single", "overlays/city", "overlays/kserve", "overlays/street", "overlays/signed",
+    "overlays/rollout",
+)  # fmt: skip
 CUSTOM = {
     "ServiceMonitor": "monitoring.coreos.com_v1_ServiceMonitor",
     "PrometheusRule": "monitoring.coreos.com_v1_PrometheusRule",
@@ -30,6 +33,11 @@ CUSTOM = {
     "ServingRuntime": "serving.kserve.io_v1alpha1_ServingRuntime",
 }
 """Schemas of custom resources, by kind."""
+OWN_VOLUMES = {
+    *(("controller", "state"), ("controller", "records"), ("rollout", "ledger"), ("rollout", "server-files")),
+    *(("files", "server-files"), ("files", "links")),
+}
+"""(container, volume) that it may write, beside the exporter's models."""
 
 
 @functools.cache
@@ -129,13 +137,13 @@ def test_no_container_runs_as_root_or_can_write_its_image(rendered):
         assert each["resources"]["requests"].keys() == {"cpu", "memory"} and "memory" in each["resources"]["limits"]
 
 
-def test_only_the_exporter_can_write_models_and_city(rendered):
+def test_only_the_exporter_can_write_models_and_nobody_the_city(rendered):
     for _, each in containers(rendered):
         for mount in each["volumeMounts"]:
             may_write = (
                 mount["mountPath"] == "/tmp"
                 or (each["name"] in ("export", "fleet") and mount["name"] == "models")
-                or (each["name"] == "controller" and mount["name"] == "state")
+                or (each["name"], mount["name"]) in OWN_VOLUMES
             )
             assert may_write or mount["readOnly"] is True, (each["name"], mount)
 
@@ -196,6 +204,8 @@ def test_every_port_that_is_named_exists(rendered):
               for port in rule["ports"]}  # fmt: skip
     settings = environment(rendered, container(rendered, "guard"))
     addresses = [settings["SERVER"], settings["SUMO_ADDRESS"]]
+    if ("Job", "rollout") in pods(rendered):
+        addresses.append(environment(rendered, container(rendered, "rollout"))["CONTROL_ADDRESS"])
     assert egress == {53, 5353, *(int(address.rpartition(":")[2]) for address in addresses)}
     for _, each in containers(rendered):
         ports = {key for port in each.get("ports", ()) for key in (port["name"], port["containerPort"])}
@@ -258,7 +268,9 @@ def test_replicas_share_the_calls_of_one_client(rendered):
     }
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/single", "overlays/street", "overlays/kserve"])
+@pytest.mark.parametrize(
+    "folder", ["base", "overlays/single", "overlays/street", "overlays/kserve", "overlays/rollout"]
+)
 def test_controller_accepts_its_arguments(folder):
     documents = render(folder)
     parsed = controller_config.parse(
@@ -401,7 +413,7 @@ def test_changed_flags_restart_servers_and_changed_models_do_not(tmp_path):
 def test_server_is_started_with_flags_that_it_has(rendered, shared):
     known = set(re.findall(r"^\s*--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
     for pod, each in containers(rendered):
-        if each["image"].startswith("tensorflow/"):
+        if each["image"].startswith("tensorflow/") and each["name"] != "files":
             start = "exec /usr/bin/tensorflow_model_server $(cat /config/flags)"
             secrets = [
                 source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())
@@ -585,9 +597,10 @@ def test_shell_pod_can_write_both_volumes_and_may_move_the_servers_labels():
     pod = yaml.safe_load((K8S / "shell.yaml").read_text())
     validate(pod)
     app = pod["metadata"]["labels"]["app"]
-    peer = {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": [app]}]}}
     for folder in ("base", "overlays/kserve"):
-        assert peer in named(render(folder), "NetworkPolicy")["tf-serving"]["spec"]["ingress"][0]["from"]
+        peers = named(render(folder), "NetworkPolicy")["tf-serving"]["spec"]["ingress"][0]["from"]
+        (expression,) = [each for peer in peers for each in peer["podSelector"].get("matchExpressions", ())]
+        assert (expression["key"], expression["operator"]) == ("app", "In") and app in expression["values"]
     claims = {
         volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "emptyDir" not in volume
     }

@@ -11,8 +11,8 @@ from city.ledger_file import LedgerFile
 from controller.ledger_check import model_of
 from rollout import model_card
 from rollout.model_card import main
+from tests.city.ledgers import BEGIN
 from tests.error_lines import assert_refused
-from tests.rollout.ledgers import BEGIN
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_number_is_loaded_then_labelled_and_promoted(settings, begun, tmp_path
 def test_a_slow_load_is_waited_for(settings, begun, monkeypatch):
     with running(settings) as server:
         load = server.manager.load
-        monkeypatch.setattr(server.manager, "load", lambda path: time.sleep(1) or load(path))
+        monkeypatch.setattr(server.manager, "load", lambda *model: time.sleep(1) or load(*model))
         assert begun.roll(server).outcome == "promoted" and begun.sent == LOADED_THEN_LABELLED
 
 
@@ -99,7 +99,7 @@ def test_a_reload_that_hangs_fails_by_its_deadline_and_promotes_nothing(settings
     released, before = threading.Event(), in_file(tmp_path)[TL]
     with running(settings) as server:
         load = server.manager.load
-        monkeypatch.setattr(server.manager, "load", lambda path: released.wait(20) and load(path))
+        monkeypatch.setattr(server.manager, "load", lambda *model: released.wait(20) and load(*model))
         result = begun.roll(server)
         released.set()
         assert result.outcome == "failed" and "does not take these models (Deadline" in result.sentence

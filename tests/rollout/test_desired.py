@@ -1,0 +1,339 @@
+"""`greenserve rollout --desired`: a file of numbers that is applied again and again."""
+
+import contextlib
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+import rollout.__main__ as command
+from city import config
+from city.errors import InputError
+from city.ledger import Line
+from rollout import desired, model_files
+from rollout.stages import RolloutRun
+from tests.city.ledgers import BEGUN, after, line, model, time
+from tests.error_lines import assert_refused
+from tests.rollout.fake_street import Killed, World, plan
+from tests.sample_city import write_city
+
+JOB = "job"
+
+
+@pytest.fixture
+def city(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_city(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def world(city, monkeypatch):
+    """A street of the test in the place of the server and the controller."""
+    made = World(city / "ledger.jsonl")
+
+    @contextlib.contextmanager
+    def opened(args, city, plan, ledger, record, **settings):
+        with command._lock(ledger, plan.tls):
+            yield RolloutRun(plan, ledger, made.street, made.judges, made.lines.append, made.clock)
+
+    def call(method, request):
+        seen = made.street.see(request.tls).tls
+        return SimpleNamespace(tls=[SimpleNamespace(tl=tl, version=seen[tl].version) for tl in request.tls])
+
+    monkeypatch.setattr(command, "_opened", opened)
+    monkeypatch.setattr(command, "_control", lambda *_: contextlib.nullcontext(SimpleNamespace(call=call)))
+    monkeypatch.setattr(command, "Clock", lambda: made.clock)
+    monkeypatch.setattr(model_files, "of_version", lambda models_dir, tl, number: model(number))
+    return made
+
+
+def drive(world, text, *flags, code=0, author=JOB):
+    path = world.path.with_name("numbers.toml")
+    path.write_text(text)
+    argv = ["--desired", str(path), "--record", "rec", "--author", author, *map(str, flags)]
+    assert command.main(argv, "greenserve rollout") == code
+    return world.ledger
+
+
+def driven(world):
+    assert world.disagreement() == ""
+    return {tl: state.stable.number for tl, state in world.ledger.state.tls.items()}
+
+
+def test_each_tl_is_driven_to_its_own_number(world, capsys):
+    drive(world, "SA101 = 4\nSA_104 = 5\n")
+    assert driven(world) == {"SA101": 4, "SA104": 5} and not world.ledger.state.rollouts
+    assert "promoted: SA101: driven by 4\npromoted: SA104: driven by 5\n" in capsys.readouterr().out
+
+
+def test_a_run_without_anything_to_do_is_one_line_and_changes_nothing(world, capsys):
+    before = drive(world, "SA101 = 4\nSA104 = 4\n").path.read_bytes()
+    capsys.readouterr()
+    history = list(world.street.history)
+    after_it = drive(world, "SA101 = 4\nSA104 = 4\n").path.read_bytes()
+    assert (after_it, world.street.history) == (before, history)
+    assert capsys.readouterr().out == "promoted: SA101, SA104 have 4 already\n"
+
+
+def test_numbers_that_drive_already_begin_a_ledger(world, capsys):
+    ledger = drive(world, "SA101 = 3\n")
+    assert [each.kind for each in ledger.lines] == ["adopt"] and driven(world) == {"SA101": 3}
+    assert "SA101 is driven by 3" in capsys.readouterr().out
+
+
+def test_a_killed_run_is_continued_by_the_next_one(world):
+    for call in (9, 12, 15):
+        world.street.killed_at = call
+        with pytest.raises(Killed):
+            drive(world, "SA101 = 4\n")
+    world.street.killed_at = None
+    ledger = drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+    assert [each.kind for each in ledger.lines].count("begin") == 1, "the same rollout"
+
+
+def test_another_number_in_the_middle_replaces_the_rollout(world):
+    drive(world, "SA101 = 4\nSA104 = 4\n", "--until", "load")
+    ledger = drive(world, "SA101 = 5\nSA104 = 4\n")
+    assert driven(world) == {"SA101": 5, "SA104": 4}
+    (end, *_) = [each for each in ledger.lines if each.kind == "end"]
+    assert end.text == "replaced: another number is desired"
+    assert [each.models["SA104"].number for each in ledger.lines if "SA104" in each.models][-1] == 4, "not refused"
+
+
+def test_a_canary_of_a_tl_that_is_no_longer_listed_is_taken_back(world):
+    world.judges.verdicts["canary"] = "not enough evidence"
+    world.clock.on_sleep = lambda: world.street.history[-1][1]["SA101"] == 4 and killed()
+
+    def killed():
+        raise Killed
+
+    with pytest.raises(Killed):
+        drive(world, "SA101 = 4\nSA104 = 3\n")
+    world.clock.on_sleep = lambda: None
+    assert world.street.number("SA101") == 4
+    drive(world, "SA104 = 3\n")
+    assert driven(world) == {"SA101": 3, "SA104": 3} and not world.ledger.state.rollouts
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "shadow", "canary"])
+def test_a_refused_number_is_tried_again_only_after_its_line_is_named(world, capsys, stage):
+    world.judges.verdicts[stage] = "worse"
+    first = drive(world, "SA101 = 4\n", code=3)
+    number = first.lines[-1].number
+    world.judges.verdicts[stage] = "better"
+    capsys.readouterr()
+    again = drive(world, "SA101 = 4\n", "--again", number - 1, code=3)
+    assert len(again.lines) == len(first.lines) and driven(world) == {"SA101": 3}
+    assert f"refused: SA101 to 4: worse: {stage}: " in (out := capsys.readouterr().out)
+    assert f"once more with --again {number}\n" in out
+    drive(world, "SA101 = 4\n", "--again", number)
+    assert driven(world) == {"SA101": 4}
+    drive(world, "SA101 = 3\n")
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}, "its promotion has ended the refusal"
+
+
+def test_one_refused_tl_does_not_keep_another_one_from_its_number(world):
+    world.judges.verdicts["canary"] = "worse"
+    drive(world, "SA101 = 4\n", code=3)
+    world.judges.verdicts["canary"] = "better"
+    drive(world, "SA101 = 4\nSA104 = 4\n", code=3)
+    assert driven(world) == {"SA101": 3, "SA104": 4}
+
+
+def test_a_failed_rollout_is_tried_again_by_the_next_run(world):
+    world.street.refuses_to_load = True
+    for _ in range(desired.MAX_FAILURES - 1):
+        drive(world, "SA101 = 4\n", code=1)
+    world.street.refuses_to_load = False
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+    drive(world, "SA101 = 3\n")
+    world.street.refuses_to_load = True
+    for _ in range(desired.MAX_FAILURES):
+        drive(world, "SA101 = 4\n", code=1)  # counted anew since the promotion
+
+
+def test_a_number_that_failed_several_times_is_not_tried_again(world, capsys):
+    world.street.refuses_to_load = True
+    for _ in range(desired.MAX_FAILURES):
+        first = drive(world, "SA101 = 4\n", code=1)
+    again = drive(world, "SA101 = 4\n", code=3)
+    assert len(again.lines) == len(first.lines)
+    assert "refused: SA101 to 4: failed: 4 could not be loaded (job, " in capsys.readouterr().out
+    drive(world, "SA101 = 4\n", "--again", first.lines[-1].number, code=1)
+    drive(world, "SA101 = 4\n", "--again", first.lines[-1].number, code=1)  # counted anew
+
+
+def test_failed_work_counts_more_than_a_refusal(world):
+    """A Job is repeated after the one, and ends after the other."""
+    world.judges.verdicts["canary"] = "worse"
+    drive(world, "SA101 = 4\n", code=3)
+    world.street.refuses_to_load = True
+    drive(world, "SA101 = 4\nSA104 = 4\n", code=1)
+
+
+def test_a_refused_number_that_an_operator_rolled_out_is_done(world):
+    world.judges.verdicts["canary"] = "worse"
+    drive(world, "SA101 = 4\n", code=3)
+    world.judges.verdicts["canary"] = "better"
+    world.run(tls=("SA101",))
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+
+
+def test_a_canary_that_was_tried_again_goes_on_after_a_kill(world):
+    world.judges.verdicts["canary"] = "worse"
+    number = drive(world, "SA101 = 4\n", code=3).lines[-1].number
+    world.judges.verdicts["canary"] = "better"
+    world.street.calls, world.street.killed_at = 0, 12
+    with pytest.raises(Killed):
+        drive(world, "SA101 = 4\n", "--again", number)
+    world.street.killed_at = None
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+
+
+def test_a_lower_number_is_taken_back_to_and_may_be_left_again(world, capsys):
+    drive(world, "SA101 = 4\n")
+    drive(world, "SA101 = 3\n")
+    assert driven(world) == {"SA101": 3} and "SA101: back on 3" in capsys.readouterr().out
+    drive(world, "SA101 = 4\n")
+    assert driven(world) == {"SA101": 4}
+    drive(world, "SA101 = 2\n", code=2)
+    assert_refused(capsys, "SA101 never had 2 as its stable number")
+
+
+def test_a_number_that_an_operator_took_back_is_not_tried_again(world, capsys):
+    drive(world, "SA101 = 4\n")
+    world.process(plan(tls=("SA101",), number=3)).take_back()
+    ledger = drive(world, "SA101 = 4\n", code=3)
+    assert driven(world) == {"SA101": 3}
+    assert "refused: SA101 to 4: taken back by an operator (ann, " in capsys.readouterr().out
+    (taken,) = [each for each in ledger.lines if each.kind == "rollback"]
+    drive(world, "SA101 = 4\n", "--again", taken.number - 1, code=3)
+    drive(world, "SA101 = 4\n", "--again", taken.number)
+    assert driven(world) == {"SA101": 4}
+
+
+def test_a_rollout_of_another_author_is_waited_for(world, capsys):
+    world.run(tls=("SA101",), until="load")
+    drive(world, "SA101 = 5\n", code=2)
+    assert_refused(capsys, "of ann takes SA101 to 4, another number than the desired one")
+    world.clock.seconds += 700
+    drive(world, "SA101 = 5\n")
+    assert driven(world) == {"SA101": 5}
+
+
+def test_a_rollout_of_other_tls_is_left_alone(world):
+    world.run(tls=("SA104",), until="load")
+    drive(world, "SA101 = 4\n")
+    (rollout,) = world.ledger.state.rollouts.values()
+    assert rollout.targets.keys() == {"SA104"} and not rollout.is_aborted
+
+
+def test_a_rollout_that_a_process_of_the_same_author_runs_is_left_alone(world):
+    world.run(tls=("SA104",), until="load", author=JOB)
+    with command._lock(world.ledger, ("SA104",)):
+        drive(world, "SA101 = 4\n")
+    (rollout,) = world.ledger.state.rollouts.values()
+    assert rollout.targets.keys() == {"SA104"} and not rollout.is_aborted
+
+
+def test_a_file_without_numbers_and_a_ledger_without_a_folder_are_one_line(world, capsys):
+    drive(world, "# none yet\n")
+    assert capsys.readouterr().out.endswith("numbers.toml: no number is desired\n")
+    drive(world, "SA101 = 4\n", "--ledger", "gone/ledger.jsonl", code=2)
+    assert_refused(capsys, "gone: no such folder; mount the ledger's volume there, or pass another --ledger")
+
+
+def test_two_runs_of_one_ledger_do_not_drive_at_the_same_time(world, capsys):
+    world.clock.on_sleep = lambda: drive(world, "SA104 = 4\n", code=2)
+    world.judges.polls = 2
+    drive(world, "SA101 = 4\n")
+    assert "error: another process rolls out the desired numbers; wait for its end\n" in capsys.readouterr().err
+
+
+def test_one_line_can_name_all_tls(city):
+    path = city / "numbers.toml"
+    path.write_text("all = 4\n")
+    numbers = desired.read(path, config.load(city / "city.toml"))
+    assert len(numbers) == 8 and set(numbers.values()) == {4}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("SA101: 4", ("cannot be read as TOML", "write lines such as SA101 = 4")),
+        ("SA101 = '4'", ("SA101 = '4' must be a model number",)),
+        ("SA101 = 0", ("SA101 = 0 must be a model number",)),
+        ("SA101 = true", ("SA101 = True must be a model number",)),
+        (f"SA101 = {1 << 63}", ("must be a model number",)),
+        ("SA101 = 4\nSA_101 = 5", ("SA101 stands there twice",)),
+        ("all = 4\nSA101 = 5", ("SA101 stands there twice",)),
+        ("SA999 = 4", ("SA999 is not one of the TLs",)),
+        ("A0 = 4", ("A0 is a signal, which belongs to TL SA101",)),
+    ],
+)
+def test_a_wrong_line_of_the_file_is_one_line(city, text, parts):
+    path = city / "numbers.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        desired.read(path, config.load(city / "city.toml"))
+    assert all(part in str(caught.value) for part in (str(path), *parts))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("SA101",), ("--to", "4"), ("SA101", "--to", "4", "--desired", "f"), ("SA101", "--desired", "f"),
+     ("--to", "4", "--desired", "f"), ("SA101", "--to", "4", "--again", "3")],
+)  # fmt: skip
+def test_flags_name_either_one_number_or_a_file(city, capsys, flags):
+    assert command.main([*flags, "--record", "rec"], "greenserve rollout") == 2
+    assert_refused(capsys, "pass TLs and --to N, or --desired FILE")
+
+
+def test_the_lease_of_another_author_counts_up_to_its_end():
+    state = after(*BEGUN)
+    (rollout,) = state.rollouts.values()
+    assert desired.replaced(state, {"SA101": 4}, JOB, time(0)) == []
+    with pytest.raises(InputError, match="rollout r1 of ann takes SA101 to 4"):
+        desired.replaced(state, {"SA101": 5}, JOB, rollout.until)
+    assert desired.replaced(state, {"SA101": 5}, JOB, time(121)) == [rollout]
+    assert desired.replaced(state, {"SA101": 5}, "ann", time(0)) == [rollout]
+    assert desired.replaced(state, {"SA104": 5}, JOB, time(0)) == []
+    assert desired.replaced(state, {}, "ann", time(0)) == [rollout]
+
+
+def test_outcomes_that_refuse_a_number():
+    for outcome, is_refused in (("worse", True), ("not enough evidence", True), ("aborted", True),
+                                ("failed", False), ("replaced", False), ("promoted", False)):  # fmt: skip
+        lines: list[Line] = [*BEGUN, line("end", text=f"{outcome}: because")]
+        state = after(*BEGUN[:1])
+        (step,) = desired.steps(state, lines, {"SA101": 4}, JOB, -1)
+        assert (step.refused is not None) == is_refused, outcome
+
+
+def test_numbers_that_were_taken_back_one_after_another_are_refused():
+    lines: list[Line] = []
+    for kind, number in (("adopt", 3), ("promote", 4), ("promote", 5), ("rollback", 4), ("rollback", 3)):
+        taken = line(kind, tls=("SA101",), number=number, rollout="" if kind == "rollback" else "r1")
+        lines.append(replace(taken, number=len(lines)))
+    state = after(*BEGUN[:1])
+    refused = {n: desired.steps(state, lines, {"SA101": n}, JOB, -1)[0].refused for n in (4, 5, 6)}
+    assert (refused[4], refused[5], refused[6]) == (lines[4], lines[3], None)
+
+
+def test_an_operator_aborts_a_rollout_whose_process_is_gone_or_asks_the_one_that_runs(world, capsys):
+    drive(world, "SA101 = 4\n", "--until", "load")
+    with command._lock(world.ledger, ("SA101",)):
+        assert command.main(["abort", "SA101", "--author", "ann"], "greenserve rollout") == 0
+        assert "its process takes the canaries back" in capsys.readouterr().out
+        (rollout,) = world.ledger.state.rollouts.values()
+        assert rollout.is_aborted
+    assert command.main(["abort", "SA101", "--author", JOB], "greenserve rollout") == 0
+    assert capsys.readouterr().out == "aborted: by ann\n" and not world.ledger.state.rollouts
+    drive(world, "SA101 = 4\n", code=3)
+    assert "refused: SA101 to 4: aborted: by ann" in capsys.readouterr().out
