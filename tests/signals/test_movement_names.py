@@ -113,7 +113,8 @@ def test_links_are_found_by_kind_and_by_key_but_for_u_turns():
     signal = junction(*approach("n", NORTH, "slt"), *approach("s", SOUTH, "sR"), crossing(WEST, "", "x", "y"))
     assert links_by_key(signal) == {
         "through": {0, 3}, "left": {1}, "right": {4}, "crossing": {5}, "n": {0}, "n:left": {1}, "s": {3}, "s:right": {4},
-        "x:crossing": {5}, "y:crossing": {5},
+        "x:crossing": {5}, "y:crossing": {5}, "protected left": {1}, "protected right": {4}, "n:protected left": {1},
+        "s:protected right": {4},
     }  # fmt: skip
 
 
