@@ -403,7 +403,10 @@ def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
                 worst: [["SA102", 5, 90], ["SA101", 0, null]] };
             greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic }, 1, 36);
             const texts = [...document.querySelectorAll(".figures b, #worst tbody tr")].map((each) => each.innerText);
-            const found = [];
+            const notes = () => ["mean-vehicles", "mean-halting", "delay-of"].map((id) => document.getElementById(id).textContent);
+            const own = notes(), earlier = { of: "Tuesday's record", vehicles: 298, halting: 21, delay_s: 120 };
+            greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic: { ...traffic, earlier } }, 1, 36);
+            const found = [own, notes()];
             for (const query of ["#alarms .places button", "#worst button"]) {
                 const buttons = document.querySelectorAll(query);
                 buttons[0].click();
@@ -413,7 +416,12 @@ def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
         }""")
         assert chosen[0][:4] == ["9", "5", "36 km/h", "1.5 min"]
         assert [text.split() for text in chosen[0][4:]] == [["SA102", "5", "1.5", "min"], ["SA101", "0", "–"]]
-        assert chosen[1] == ["SA104", 1, True, "SA102", 2, True]
+        assert chosen[1][0] == ["", "mean of last 15 min: 2.3", "of all vehicles, last 15 min"]
+        assert chosen[1][1] == [
+            "Tuesday's record at this time: 298", "Tuesday's record at this time: 21",
+            "of all vehicles, last 15 min (Tuesday's record: 2 min)",
+        ]  # fmt: skip
+        assert chosen[1][2:] == ["SA104", 1, True, "SA102", 2, True]
         at = page.evaluate("[greenserve.map.x, greenserve.map.y, ...greenserve.tlPanel().tl.at]")
         assert at[:2] == at[2:]
 

@@ -84,11 +84,13 @@ export class CityPanel {
   }
 
   // Rows are changed and not replaced: a click may last longer than an update.
-  traffic({ vehicles, halting, delay_s, mean_vehicles, mean_halting, span_s, worst }, kmh) {
-    const last = `last ${number(Math.max(span_s / 60, 1), 0)} min`, mean = (value) => (value === null ? "" : `mean of ${last}: ${number(value)}`);
+  // Compared with the earlier record that the controller has found, else with the city's own last minutes.
+  traffic({ vehicles, halting, delay_s, mean_vehicles, mean_halting, span_s, worst, earlier }, kmh) {
+    const last = `last ${number(Math.max(span_s / 60, 1), 0)} min`;
+    const mean = (value, then) => (earlier ? `${earlier.of} at this time: ${number(then, 0)}` : value === null ? "" : `mean of ${last}: ${number(value)}`);
     const minutes = (seconds) => (seconds === null ? "–" : `${number(seconds / 60)} min`);
-    for (const [id, text] of Object.entries({ vehicles: number(vehicles, 0), "mean-vehicles": mean(mean_vehicles), halting: number(halting, 0), "mean-halting": mean(mean_halting),
-      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": delay_s === null ? "" : `of all vehicles, ${last}` })) $(id).textContent = text;
+    for (const [id, text] of Object.entries({ vehicles: number(vehicles, 0), "mean-vehicles": mean(mean_vehicles, earlier?.vehicles), halting: number(halting, 0), "mean-halting": mean(mean_halting, earlier?.halting),
+      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": (delay_s === null ? "" : `of all vehicles, ${last}`) + (earlier ? ` (${earlier.of}: ${minutes(earlier.delay_s)})` : "") })) $(id).textContent = text;
     const body = $("worst").tBodies[0];
     $("worst").hidden = !worst.length; $("no-worst").hidden = worst.length > 0;
     while (body.rows.length > worst.length) body.lastElementChild.remove();

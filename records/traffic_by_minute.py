@@ -1,0 +1,97 @@
+"""The traffic of a folder's last record with the same TLs and programs, by minute: the live page compares with it.
+
+    python -m records.traffic_by_minute FOLDER PLAN BEFORE
+
+The controller runs it as a process of its own with the lowest priority, so that reading delays no decision. It prints
+one JSON object: `begin_unix_s` (null without such a record), `minutes` (by simulated minute: vehicles, halting
+vehicles, stopped delay in s or null, as the page has them at its begin) and `skipped` (records that cannot be read).
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from city.errors import InputError
+from controller.operator.page import panels
+from controller.recording.record_folder import NAME
+from controller.recording.record_writer import NS
+from controller.recording.run_start import plan_digest
+from controller.telemetry.traffic import TrafficMeter
+from records.record_reader import RecordReader
+from records.recorded_run import start_of
+from records.run_files import RunReader, open_files
+from signals.observation import MAX_CACHED_BATCHES
+
+MAX_RUNS = 20
+"""Runs that are looked at, the newest first."""
+MAX_READ_S = 60.0
+"""Wall time of reading steps; later minutes of a longer record are left out."""
+LOWEST_PRIORITY = 19
+
+
+def earlier_traffic(folder: Path, plan: str, before: str, max_read_s: float = MAX_READ_S) -> dict[str, Any]:
+    """What the program prints. Raises OSError.
+
+    Args:
+        folder: with records of any runs.
+        plan: `plan_digest` of the record to find.
+        before: a file's name; records whose names do not sort before it are left out.
+        max_read_s: wall time of reading steps.
+    """
+    runs: dict[str, list[Path]] = {}
+    for name in sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name) and path.name < before):
+        runs.setdefault(name.split("-")[1], []).append(folder / name)
+    skipped: list[str] = []
+    for paths in list(reversed(runs.values()))[:MAX_RUNS]:
+        try:
+            reader = open_files(paths)
+            if plan_digest(reader.city.contracts, reader.city.signals) == plan:
+                minutes = _by_minute(reader, time.monotonic() + max_read_s)
+                return {"begin_unix_s": reader.city.begin_unix_ns / NS, "minutes": minutes, "skipped": skipped}
+        except InputError as error:
+            skipped.append(str(error))
+    return {"begin_unix_s": None, "minutes": {}, "skipped": skipped}
+
+
+def _by_minute(reader: RunReader, until_s: float) -> dict[int, list[float | None]]:
+    """The traffic at the first decision of each simulated minute, up to an instant of `time.monotonic`."""
+    with RecordReader(reader.files[0].path) as first:
+        start = start_of(first.path, first.city, first.attachments)
+    tls = [contract.tl for contract in start.contracts]
+    lanes = start.tracked_lanes()
+    rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(lanes.rows_of)
+    meter = TrafficMeter(start.contracts, start.street)
+    meter.track(lanes.lanes)
+    read = lanes.readings
+    minutes: dict[int, list[float | None]] = {}
+    for recorded in reader.steps(tls=()):
+        step, due = recorded.step, tuple(tls[k] for k in recorded.step.due if k < len(tls))
+        if not due:
+            continue
+        names, rows = rows_of(due)
+        if not len(names) == len(step.readings.vehicles) == len(step.readings.halting):
+            raise InputError(f"{reader.files[0].path}: step {step.number} has readings of other lanes")
+        read.counts[:, rows] = step.readings.vehicles, step.readings.halting
+        meter.add_readings(due, read, step.at_s)
+        if (minute := int(step.at_s // 60)) not in minutes:
+            traffic = panels.traffic(tls, meter.recent())
+            minutes[minute] = [traffic["vehicles"], traffic["halting"], traffic["delay_s"]]
+        if time.monotonic() > until_s:
+            break
+    return minutes
+
+
+def main(argv: Sequence[str]) -> int:
+    os.nice(LOWEST_PRIORITY)
+    folder, plan, before = argv
+    print(json.dumps(earlier_traffic(Path(folder), plan, before)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
