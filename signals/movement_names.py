@@ -154,6 +154,11 @@ class MovementNames:
         without_greens = (("off", "oO"), ("all red", "rs"))
         return next((name for name, colours in without_greens if state and set(state) <= set(colours)), state)
 
+    def with_letters(self, state: str) -> str:
+        """A state's name, and the state behind it, such as `northbound left (rrGr)`; the state if it has no name."""
+        name = self.of_state(state)
+        return f"{name} ({state})" if name != state else state
+
     def of_states(self, states: Iterable[str]) -> list[str]:
         """The names of several states; the state is added where two have the same name."""
         states = list(states)

@@ -57,6 +57,12 @@ def test_states_are_named_by_their_green_movements(state, name):
     assert movement_names(CROSSROADS).of_state(state) == name
 
 
+def test_a_name_may_have_the_state_behind_it():
+    names = movement_names(CROSSROADS)
+    assert names.with_letters("rrGrrrrrGrrr") == "northbound and southbound left (rrGrrrrrGrrr)"
+    assert names.with_letters("rr?") == "rr?"
+
+
 def test_a_left_of_which_a_link_is_protected_is_not_permissive():
     names = movement_names(junction(*approach("n", NORTH, "sll")))
     assert names.of_state("rGg") == names.of_state("rGG") == "northbound left"
