@@ -304,6 +304,16 @@ def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decisi
         )
         names = page.evaluate("greenserve.tlPanel().tl.green_names[0]")
         assert shown[:2] == [pressed, [names[green] for green in bold]] and note in shown[2]
+        now_green = page.evaluate("""() => {
+            const panel = greenserve.tlPanel(), texts = () => [...document.querySelectorAll(".choice.now")].map((each) => each.textContent);
+            const found = [panel.tl.greens[0][3], panel.tl.greens[0][3].replaceAll("G", "y")].map((state) => {
+                panel.shown = [state];
+                panel.showStates({});
+                return texts();
+            });
+            return found.map((each) => each.length).concat(found[0][0].includes(panel.tl.green_names[0][3]));
+        }""")
+        assert now_green == [1, 0, True]
 
 
 def test_the_mean_of_a_minute_knows_decisions_that_are_rarer(browser, url):
@@ -390,6 +400,19 @@ def test_the_legend_is_open_at_the_first_visit_until_it_is_closed(browser, url):
         page.reload()
         page.wait_for_selector("#status.live")
         assert not page.locator("#legend").is_visible()
+    with opened(browser, url, is_first_visit=True, width=390, height=844) as page:
+        assert not page.locator("#legend").is_visible(), "it would hide the map of a phone"
+
+
+def test_printed_is_the_panel_alone_and_whole(browser, url):
+    with opened(browser, url, scheme="light") as page:
+        select_tl(page, "SA101")
+        page.wait_for_selector("#tl-choice .choice")
+        page.emulate_media(media="print")
+        assert not page.locator("#map").is_visible() and not page.locator("#command").is_visible()
+        assert page.evaluate(
+            "document.getElementById('panel').scrollHeight === document.getElementById('panel').clientHeight"
+        )
 
 
 def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):

@@ -307,8 +307,8 @@ export class TlPanel {
       const chosen = mode === "policy" && decision.action.length ? decision.action[0] : mode === "policy" || mode === "hold" ? greens.indexOf(this.requested) : -1;
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
       greens.forEach((state, k) => {
-        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${score === undefined ? " plain" : ""}` });
-        row.append(element("span", names[k], { title: `green ${k}, ${state}${decision.phases[0] === k ? ", shown" : ""}` }));
+        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${score === undefined ? " plain" : ""}`, "data-state": state });
+        row.append(element("span", names[k], { title: `green ${k}, ${state}` }));
         if (score !== undefined) row.append(element("meter", "", { min: low, max: high, value: score, title: state }), element("span", number(score, 3)));
         rows.push(row);
       });
@@ -358,6 +358,7 @@ export class TlPanel {
         return figure;
       }));
     }
+    for (const row of document.querySelectorAll("#tl-choice .choice")) row.classList.toggle("now", row.dataset.state === shown[0]);
     if (!states.permitted) return;
     const rows = this.tl.signals.map((signal, k) => {
       const row = element("tr");
