@@ -3,8 +3,9 @@
     python -m records.traffic_by_minute FOLDER PLAN BEFORE
 
 The controller runs it as a process of its own with the lowest priority, so that reading delays no decision. It prints
-one JSON object: `begin_unix_s` (null without such a record), `minutes` (by simulated minute: vehicles, halting
-vehicles, stopped delay in s or null, as the page has them at its begin) and `skipped` (records that cannot be read).
+a JSON list: the record's name, such as `Tuesday's record` ("" without one), and by simulated minute the vehicles, those
+that halt, and the stopped delay in s or null, as the page has them at the minute's first decision. Standard error names
+records that cannot be read.
 """
 
 import functools
@@ -13,8 +14,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
-from typing import Any
 
 from city.errors import InputError
 from controller.operator.page import panels
@@ -31,11 +32,12 @@ MAX_RUNS = 20
 """Runs that are looked at, the newest first."""
 MAX_READ_S = 60.0
 """Wall time of reading steps; later minutes of a longer record are left out."""
-LOWEST_PRIORITY = 19
+LOWEST_PRIORITY, WEEK_DAYS = 19, 7
+ByMinute = dict[int, list[float | None]]
 
 
-def earlier_traffic(folder: Path, plan: str, before: str, max_read_s: float = MAX_READ_S) -> dict[str, Any]:
-    """What the program prints. Raises OSError.
+def earlier_traffic(folder: Path, plan: str, before: str, max_read_s: float = MAX_READ_S) -> tuple[str, ByMinute]:
+    """The record's name and its traffic by minute; "" and {} without a record. Raises OSError.
 
     Args:
         folder: with records of any runs.
@@ -46,19 +48,24 @@ def earlier_traffic(folder: Path, plan: str, before: str, max_read_s: float = MA
     runs: dict[str, list[Path]] = {}
     for name in sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name) and path.name < before):
         runs.setdefault(name.split("-")[1], []).append(folder / name)
-    skipped: list[str] = []
     for paths in list(reversed(runs.values()))[:MAX_RUNS]:
         try:
             reader = open_files(paths)
             if plan_digest(reader.city.contracts, reader.city.signals) == plan:
                 minutes = _by_minute(reader, time.monotonic() + max_read_s)
-                return {"begin_unix_s": reader.city.begin_unix_ns / NS, "minutes": minutes, "skipped": skipped}
+                return record_name(date.fromtimestamp(reader.city.begin_unix_ns / NS), date.today()), minutes
         except InputError as error:
-            skipped.append(str(error))
-    return {"begin_unix_s": None, "minutes": {}, "skipped": skipped}
+            print(f"not read: {error}", file=sys.stderr)
+    return "", {}
 
 
-def _by_minute(reader: RunReader, until_s: float) -> dict[int, list[float | None]]:
+def record_name(day: date, today: date) -> str:
+    """The name of a record by the day on which it began, such as `Tuesday's record`."""
+    days = (today - day).days
+    return "today's record" if days == 0 else f"{day:%A}'s record" if 0 < days < WEEK_DAYS else f"the record of {day}"
+
+
+def _by_minute(reader: RunReader, until_s: float) -> ByMinute:
     """The traffic at the first decision of each simulated minute, up to an instant of `time.monotonic`."""
     with RecordReader(reader.files[0].path) as first:
         start = start_of(first.path, first.city, first.attachments)
@@ -68,7 +75,7 @@ def _by_minute(reader: RunReader, until_s: float) -> dict[int, list[float | None
     meter = TrafficMeter(start.contracts, start.street)
     meter.track(lanes.lanes)
     read = lanes.readings
-    minutes: dict[int, list[float | None]] = {}
+    minutes: ByMinute = {}
     for recorded in reader.steps(tls=()):
         step, due = recorded.step, tuple(tls[k] for k in recorded.step.due if k < len(tls))
         if not due:
@@ -80,7 +87,7 @@ def _by_minute(reader: RunReader, until_s: float) -> dict[int, list[float | None
         meter.add_readings(due, read, step.at_s)
         if (minute := int(step.at_s // 60)) not in minutes:
             traffic = panels.traffic(tls, meter.recent())
-            minutes[minute] = [traffic["vehicles"], traffic["halting"], traffic["delay_s"]]
+            minutes[minute] = [traffic[figure] for figure in ("vehicles", "halting", "delay_s")]
         if time.monotonic() > until_s:
             break
     return minutes

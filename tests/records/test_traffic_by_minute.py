@@ -1,6 +1,7 @@
 """The traffic of the last record with the same plan: which record, which figures, and what cannot be read."""
 
 import json
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from controller.recording.record_writer import NS
 from controller.recording.run_start import encode, plan_digest
 from controller.telemetry.traffic import TrafficMeter
 from protos import record_pb2 as record
-from records.traffic_by_minute import earlier_traffic, main
+from records.traffic_by_minute import earlier_traffic, main, record_name
 from signals.observation import Readings
 from tests.records.recorded_city import BEGIN_UNIX_NS
 
@@ -53,33 +54,32 @@ def expected(recorded_city):
 
 
 def test_newest_run_of_the_plan_is_read_from_all_its_files(folder, plan, recorded_city):
-    found = earlier_traffic(folder, plan, BEFORE)
-    assert found == {"begin_unix_s": BEGIN_UNIX_NS / NS, "minutes": expected(recorded_city), "skipped": []}
-    assert len(found["minutes"]) > 3 and found["minutes"][2][0] > found["minutes"][2][1] > 0
-    assert found["minutes"][2][2] > 0
+    name, minutes = earlier_traffic(folder, plan, BEFORE)
+    assert minutes == expected(recorded_city) and name == record_name(
+        date.fromtimestamp(BEGIN_UNIX_NS / NS), date.today()
+    )
+    assert len(minutes) > 3 and minutes[2][0] > minutes[2][1] > 0 and minutes[2][2] > 0
 
 
-def test_the_page_of_a_running_controller_finds_the_record_of_its_plan(folder, recorded_city):
+def test_the_page_of_a_running_controller_finds_the_record_of_its_plan(folder, recorded_city, monkeypatch, caplog):
     start = recorded_city.start
     layout = TlLayout(start.contracts, start.tracked_lanes().lanes)
     assert live._earlier_traffic(None, layout, start.start) is None
     earlier = live._earlier_traffic(folder, layout, start.start)
     earlier._thread.join()
     assert earlier.at(125)["vehicles"] == expected(recorded_city)[2][0] and earlier.at(1e6) is None
+    monkeypatch.setattr("sys.executable", str(folder / "missing"))
+    assert live._earlier_traffic(folder, layout, start.start) is None and "missing" in caplog.text
 
 
 def test_a_run_that_begins_later_is_left_out(folder, plan):
     before = file_name(BEGIN_UNIX_NS, "0", 0)
-    assert (
-        len(earlier_traffic(folder, plan, before)["minutes"])
-        == 2
-        < len(earlier_traffic(folder, plan, BEFORE)["minutes"])
-    )
+    assert len(earlier_traffic(folder, plan, before)[1]) == 2 < len(earlier_traffic(folder, plan, BEFORE)[1])
 
 
 def test_a_record_of_another_plan_is_none(folder, plan, recorded_city):
     city = encode(recorded_city.start, "", 0, 0)
-    assert earlier_traffic(folder, "another", BEFORE) == {"begin_unix_s": None, "minutes": {}, "skipped": []}
+    assert earlier_traffic(folder, "another", BEFORE) == ("", {})
     changed = record.City()
     changed.CopyFrom(city)
     changed.signals[0].programs[0].phases[0].duration_s += 1
@@ -92,25 +92,25 @@ def test_a_record_of_another_plan_is_none(folder, plan, recorded_city):
     assert plan_digest(changed.contracts, changed.signals) == plan, "states and models may differ"
 
 
-def test_a_record_that_cannot_be_read_is_named_and_the_next_one_is_taken(folder, plan):
+def test_a_record_that_cannot_be_read_is_named_and_the_next_one_is_taken(folder, plan, capsys):
     damaged = folder / file_name(BEGIN_UNIX_NS + NS, "dd", 0)
     damaged.write_bytes(b"no record")
     found = earlier_traffic(folder, plan, BEFORE)
-    assert len(found["minutes"]) > 3 and len(found["skipped"]) == 1 and str(damaged) in found["skipped"][0]
+    assert len(found[1]) > 3 and capsys.readouterr().err.startswith(f"not read: {damaged}: ")
 
 
-def test_readings_of_other_lanes_are_not_compared(plan, recorded_city, tmp_path):
+def test_readings_of_other_lanes_are_not_compared(plan, recorded_city, tmp_path, capsys):
     step = recorded_city.steps[0][0]
     counts = list(step.readings.vehicles)
     step.readings.vehicles.pop()
     recorded_city.write(tmp_path / file_name(BEGIN_UNIX_NS, "bb", 0), run="bb")
     step.readings.vehicles[:] = counts
     found = earlier_traffic(tmp_path, plan, BEFORE)
-    assert found["minutes"] == {} and "has readings of other lanes" in found["skipped"][0]
+    assert found == ("", {}) and "has readings of other lanes" in capsys.readouterr().err
 
 
 def test_reading_ends_in_time_with_what_was_read(folder, plan):
-    assert len(earlier_traffic(folder, plan, BEFORE, max_read_s=0.0)["minutes"]) == 1
+    assert len(earlier_traffic(folder, plan, BEFORE, max_read_s=0.0)[1]) == 1
 
 
 def test_the_program_prints_json_with_the_lowest_priority(folder, plan, capsys, monkeypatch):
@@ -118,4 +118,19 @@ def test_the_program_prints_json_with_the_lowest_priority(folder, plan, capsys, 
     monkeypatch.setattr("os.nice", priorities.append)
     assert main([str(folder), plan, BEFORE]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert priorities == [19] and printed["begin_unix_s"] == BEGIN_UNIX_NS / NS and "2" in printed["minutes"]
+    assert priorities == [19] and printed[0].endswith(("record", "-21", "-22")) and "2" in printed[1]
+
+
+@pytest.mark.parametrize(
+    ("days", "name"),
+    [
+        (0, "today's record"),
+        (1, "Tuesday's record"),
+        (6, "Thursday's record"),
+        (7, "the record of 2026-11-18"),
+        (-1, "the record of 2026-11-26"),
+    ],
+)
+def test_a_record_is_named_by_its_day(days, name):
+    today = date(2026, 11, 25)
+    assert record_name(today - timedelta(days), today) == name

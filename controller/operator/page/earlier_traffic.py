@@ -4,13 +4,13 @@ A process of its own with the lowest priority reads it, and a thread waits for t
 decision is delayed, whatever the record's size or state.
 """
 
-import datetime
 import json
 import logging
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,73 +22,49 @@ READER = "records.traffic_by_minute"
 """Program that finds and reads the record; nothing of it is imported here."""
 MAX_WAIT_S = 180.0
 """Wall time after which the reader is killed; it stops reading steps long before."""
-WEEK_DAYS = 7
 
 
 class EarlierTraffic:
     """Starts the reader, and keeps what it has found."""
 
-    def __init__(self, folder: Path, plan: str) -> None:
-        """Prepare it; `start` begins. `plan`: `plan_digest` of the run, whose records in `folder` are compared."""
-        before = file_name(time.time_ns(), "0", 0)
-        self._command = [sys.executable, "-P", "-m", READER, str(folder), plan, before]
+    def __init__(self, folder: Path, plan: str, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
+        """Start the reader. Raises OSError.
+
+        Args:
+            folder: of the records.
+            plan: `plan_digest` of this run.
+            wall_clock_ns: the wall clock in ns since 1970, read once: records that begin later are not read.
+        """
         self._of = ""
         self._minutes: dict[str, list[float | None]] = {}
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
         self._is_closed = False
+        command = [sys.executable, "-P", "-m", READER, str(folder), plan, file_name(wall_clock_ns(), "0", 0)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._read, name="earlier-traffic", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def at(self, second: float) -> dict[str, Any] | None:
         """The figures in the simulated minute of a second, and the record's name; None if there are none."""
-        vehicles, halting, delay_s = self._minutes.get(str(int(second // 60)), (None, None, None))
-        if vehicles is None:
-            return None
-        return {"of": self._of, "vehicles": vehicles, "halting": halting, "delay_s": delay_s}
+        figures = self._minutes.get(str(int(second // 60)), [])
+        keys = ("of", "vehicles", "halting", "delay_s")
+        return dict(zip(keys, (self._of, *figures), strict=True)) if figures else None
 
     def close(self) -> None:
         """End the reader."""
-        with self._lock:
-            self._is_closed = True
-            if self._process is not None:
-                self._process.kill()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._is_closed = True
+        self._process.kill()
+        self._thread.join()
 
     def _read(self) -> None:
+        found: tuple[str, dict[str, list[float | None]]] = "", {}
         try:
-            with self._lock:
-                if self._is_closed:
-                    return
-                self._process = subprocess.Popen(
-                    self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                )
-            output, errors = self._process.communicate(timeout=MAX_WAIT_S)
-            found = json.loads(output or "null")
-            if found is not None and found["begin_unix_s"] is not None:
-                self._of = _name(found["begin_unix_s"], time.time())
-        except (OSError, ValueError, OverflowError, subprocess.TimeoutExpired) as error:
-            found, errors = None, str(error)
-        if self._process is not None:
+            output, note = self._process.communicate(timeout=MAX_WAIT_S)
+            found = json.loads(output) if output else found
+        except (ValueError, subprocess.TimeoutExpired) as error:
             self._process.kill()
+            note = str(error)
         if self._is_closed:
             return
-        if found is None:
-            log.warning("the page compares with no earlier record: %s", errors.strip().rpartition("\n")[2])
-            return
-        self._minutes = found["minutes"]
-        with_which = f"{self._of}, {len(self._minutes)} minutes" if self._of else "no record: none has the same plan"
-        skipped = f"; not read: {'; '.join(found['skipped'])}" if found["skipped"] else ""
-        log.info("the page compares traffic with %s%s", with_which, skipped)
-
-
-def _name(begin_s: float, now_s: float) -> str:
-    """The name of a record by its begin, such as `Tuesday's record`. Seconds since 1970."""
-    day, today = (datetime.datetime.fromtimestamp(each).date() for each in (begin_s, now_s))
-    days = (today - day).days
-    if days == 0:
-        return "today's record"
-    return f"{day:%A}'s record" if 0 < days < WEEK_DAYS else f"the record of {day}"
+        self._of, self._minutes = found
+        note = note.strip().rpartition("\n")[2]
+        log.info("the page compares traffic with %s%s", self._of or "no earlier record", f" ({note})" if note else "")

@@ -98,9 +98,11 @@ def _earlier_traffic(folder: Path | None, layout: TlLayout, start: Start) -> "Ea
     from controller.recording.run_start import encode_signal, plan_digest
 
     signals = [encode_signal(id, running, MovementNames()) for id, running in start.signals.items()]
-    earlier = EarlierTraffic(folder, plan_digest(layout.contracts.values(), signals))
-    earlier.start()
-    return earlier
+    try:
+        return EarlierTraffic(folder, plan_digest(layout.contracts.values(), signals))
+    except OSError as error:
+        log.warning("the page compares traffic with no earlier record (%s)", error)
+        return None
 
 
 def _if_lost(config: ControllerConfig) -> str:

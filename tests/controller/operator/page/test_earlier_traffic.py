@@ -1,91 +1,87 @@
 """The reader of an earlier record runs beside the controller, and its failure costs a log line."""
 
-import datetime
 import json
 import logging
 import sys
-import time
 
 import pytest
 
-from controller.operator.page.earlier_traffic import EarlierTraffic, _name
+from controller.operator.page import earlier_traffic
+from controller.operator.page.earlier_traffic import EarlierTraffic
 
-FOUND = {
-    "begin_unix_s": 1.0,
-    "minutes": {"480": [298.0, 21.0, 3600.0], "481": [300.0, 20.0, None]},
-    "skipped": ["x.mcap: is cut"],
-}
+FOUND = ["Tuesday's record", {"480": [298.0, 21.0, 3600.0], "481": [300.0, 20.0, None]}]
+FINDS = f"import sys; print({json.dumps(json.dumps(FOUND))}); print('not read: x.mcap', file=sys.stderr)"
 
 
-def read_by(program, tmp_path, caplog):
-    """What another reader has found, and the log."""
-    earlier = EarlierTraffic(tmp_path, "plan")
-    earlier._command = [sys.executable, "-c", program]
-    with caplog.at_level(logging.INFO, "controller"):
-        earlier.start()
-        earlier._thread.join()
-    return earlier, caplog.text
+@pytest.fixture
+def read_by(monkeypatch, tmp_path, caplog):
+    """Starts another reader, and gives what it has found and the log."""
+
+    def started(program):
+        monkeypatch.setattr(
+            earlier_traffic, "subprocess", SubprocessOf([sys.executable, "-c", program], earlier_traffic.subprocess)
+        )
+        caplog.set_level(logging.INFO, "controller")
+        return EarlierTraffic(tmp_path, "plan")
+
+    return started
 
 
-def test_figures_are_those_of_the_minute(tmp_path, caplog):
-    earlier, text = read_by(f"print({json.dumps(json.dumps(FOUND))})", tmp_path, caplog)
-    of = "the record of 1970-01-01"
-    assert earlier.at(28800) == earlier.at(28859.9) == {"of": of, "vehicles": 298, "halting": 21, "delay_s": 3600}
+class SubprocessOf:
+    """The module subprocess with another command in the place of each."""
+
+    def __init__(self, command, module):
+        self.command, self.module = command, module
+
+    def Popen(self, _, **options):
+        return self.module.Popen(self.command, **options)
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+
+def test_figures_are_those_of_the_minute(read_by, caplog):
+    earlier = read_by(FINDS)
+    earlier._thread.join()
+    figures = {"of": "Tuesday's record", "vehicles": 298, "halting": 21, "delay_s": 3600}
+    assert earlier.at(28800) == earlier.at(28859.9) == figures
     assert earlier.at(28860)["delay_s"] is None and earlier.at(28920) is earlier.at(0) is None
-    assert (
-        text.count("\n") == 1 and "compares traffic with the record of 1970-01-01, 2 minutes; not read: x.mcap" in text
-    )
+    assert [each.getMessage() for each in caplog.records] == [
+        "the page compares traffic with Tuesday's record (not read: x.mcap)"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "note"),
     [
-        ("raise SystemExit('no such folder')", "compares with no earlier record: no such folder"),
-        ("print('{')", "compares with no earlier record: Expecting property name"),
-        ("""print('{"begin_unix_s": null, "minutes": {}, "skipped": []}')""", "with no record: none has the same plan"),
-        ("""print('{"begin_unix_s": 1e300, "minutes": {}, "skipped": []}')""", "compares with no earlier record: "),
+        ("raise SystemExit('a line\\nno such folder')", " (no such folder)"),
+        ("print('{')", " (Expecting property name enclosed in double quotes: line 2 column 1 (char 2))"),
+        ("import json; print(json.dumps(['', {}]))", ""),
     ],
 )
-def test_a_reader_that_finds_nothing_costs_one_line(program, message, tmp_path, caplog):
-    earlier, text = read_by(program, tmp_path, caplog)
-    assert text.count("\n") == 1 and message in text and earlier.at(28800) is None
+def test_a_reader_that_finds_nothing_costs_one_line(program, note, read_by, caplog):
+    earlier = read_by(program)
+    earlier._thread.join()
+    assert [each.getMessage() for each in caplog.records] == [f"the page compares traffic with no earlier record{note}"]
+    assert earlier.at(28800) is None
 
 
-def test_closing_ends_the_reader(tmp_path, caplog):
-    earlier = EarlierTraffic(tmp_path, "plan")
-    earlier._command = [sys.executable, "-c", "import time; time.sleep(1000)"]
-    with caplog.at_level(logging.INFO, "controller"):
-        earlier.start()
-        while earlier._process is None:
-            time.sleep(0.001)
-        earlier.close()
-    assert earlier._process.returncode is not None and not earlier._thread.is_alive() and caplog.text == ""
-    never_started = EarlierTraffic(tmp_path, "plan")
-    never_started.close()
-    never_started.start()
-    never_started._thread.join()
-    assert never_started._process is None
+def test_a_reader_that_hangs_is_killed(read_by, caplog, monkeypatch):
+    monkeypatch.setattr(earlier_traffic, "MAX_WAIT_S", 0.01)
+    earlier = read_by("import time; time.sleep(1000)")
+    earlier._thread.join()
+    assert earlier._process.wait() < 0 and "timed out" in caplog.text
 
 
-def test_the_reader_is_the_one_of_records_and_reads_what_is_older(tmp_path, caplog):
-    earlier = EarlierTraffic(tmp_path, "plan")
-    with caplog.at_level(logging.INFO, "controller"):
-        earlier.start()
-        earlier._thread.join()
-    assert "compares traffic with no record: none has the same plan" in caplog.text
-    assert earlier._command[-1].startswith(f"{datetime.datetime.now(datetime.UTC):%Y%m%dT}")
+def test_closing_ends_the_reader_without_a_line(read_by, caplog):
+    earlier = read_by("import time; time.sleep(1000)")
+    earlier.close()
+    assert earlier._process.returncode < 0 and not earlier._thread.is_alive() and caplog.text == ""
 
 
-@pytest.mark.parametrize(
-    ("days", "name"),
-    [
-        (0, "today's record"),
-        (1, "Tuesday's record"),
-        (6, "Thursday's record"),
-        (7, "the record of 2026-11-18"),
-        (-1, "the record of 2026-11-26"),
-    ],
-)
-def test_a_record_is_named_by_its_day(days, name):
-    now = datetime.datetime(2026, 11, 25, 12).timestamp()
-    assert _name(now - days * 86400, now) == name
+def test_the_reader_is_the_program_of_records_and_reads_what_is_older(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "controller")
+    earlier = EarlierTraffic(tmp_path, "plan", lambda: 10**9)
+    earlier._thread.join()
+    assert caplog.text.rstrip().endswith("the page compares traffic with no earlier record")
+    assert earlier._process.args[-3:] == [str(tmp_path), "plan", "19700101T000001Z-0-0000.mcap"]
