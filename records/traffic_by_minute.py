@@ -1,11 +1,11 @@
-"""The traffic of a folder's last record with the same TLs and programs, by minute: the live page compares with it.
+"""The traffic of a folder's last records with the same TLs and programs, by minute: the live page compares with it.
 
     python -m records.traffic_by_minute FOLDER PLAN BEFORE
 
 The controller runs it as a process of its own with the lowest priority, so that reading delays no decision. It prints
-a JSON list: the record's name, such as `Tuesday's record` ("" without one), and by simulated minute the vehicles, those
-that halt, and the stopped delay in s or null, as the page has them at the minute's first decision. Standard error names
-records that cannot be read.
+a JSON object: by simulated minute, the name of the newest record that has it, such as `Tuesday's record`, the vehicles,
+those that halt, and the stopped delay in s or null, as the page has them at the minute's first decision. Standard error
+names records that cannot be read.
 """
 
 import functools
@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from city.errors import InputError
 from controller.operator.page import panels
@@ -28,35 +29,39 @@ from records.recorded_run import start_of
 from records.run_files import RunReader, open_files
 from signals.observation import MAX_CACHED_BATCHES
 
-MAX_RUNS = 20
-"""Runs that are looked at, the newest first."""
+MAX_RUNS, MAX_READ_RUNS = 20, 3
+"""Runs that are looked at, the newest first, and those that are read: the newest one may have ended early."""
 MAX_READ_S = 60.0
 """Wall time of reading steps; later minutes of a longer record are left out."""
 LOWEST_PRIORITY, WEEK_DAYS = 19, 7
-ByMinute = dict[int, list[float | None]]
+ByMinute = dict[int, list[Any]]
 
 
-def earlier_traffic(folder: Path, plan: str, before: str, max_read_s: float = MAX_READ_S) -> tuple[str, ByMinute]:
-    """The record's name and its traffic by minute; "" and {} without a record. Raises OSError.
+def earlier_traffic(folder: Path, plan: str, before: str, max_read_s: float = MAX_READ_S) -> ByMinute:
+    """By minute, what the program prints. Raises OSError.
 
     Args:
         folder: with records of any runs.
-        plan: `plan_digest` of the record to find.
+        plan: `plan_digest` of the records to find.
         before: a file's name; records whose names do not sort before it are left out.
         max_read_s: wall time of reading steps.
     """
     runs: dict[str, list[Path]] = {}
     for name in sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name) and path.name < before):
         runs.setdefault(name.split("-")[1], []).append(folder / name)
+    minutes: ByMinute = {}
+    until_s, read = time.monotonic() + max_read_s, 0
     for paths in list(reversed(runs.values()))[:MAX_RUNS]:
         try:
             reader = open_files(paths)
             if plan_digest(reader.city.contracts, reader.city.signals) == plan:
-                minutes = _by_minute(reader, time.monotonic() + max_read_s)
-                return record_name(date.fromtimestamp(reader.city.begin_unix_ns / NS), date.today()), minutes
+                minutes = _by_minute(reader, until_s) | minutes
+                read += 1
         except InputError as error:
             print(f"not read: {error}", file=sys.stderr)
-    return "", {}
+        if read == MAX_READ_RUNS or time.monotonic() > until_s:
+            break
+    return minutes
 
 
 def record_name(day: date, today: date) -> str:
@@ -75,6 +80,7 @@ def _by_minute(reader: RunReader, until_s: float) -> ByMinute:
     meter = TrafficMeter(start.contracts, start.street)
     meter.track(lanes.lanes)
     read = lanes.readings
+    name = record_name(date.fromtimestamp(reader.city.begin_unix_ns / NS), date.today())
     minutes: ByMinute = {}
     for recorded in reader.steps(tls=()):
         step, due = recorded.step, tuple(tls[k] for k in recorded.step.due if k < len(tls))
@@ -87,7 +93,7 @@ def _by_minute(reader: RunReader, until_s: float) -> ByMinute:
         meter.add_readings(due, read, step.at_s)
         if (minute := int(step.at_s // 60)) not in minutes:
             traffic = panels.traffic(tls, meter.recent())
-            minutes[minute] = [traffic[figure] for figure in ("vehicles", "halting", "delay_s")]
+            minutes[minute] = [name, *(traffic[figure] for figure in ("vehicles", "halting", "delay_s"))]
         if time.monotonic() > until_s:
             break
     return minutes

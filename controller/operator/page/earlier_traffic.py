@@ -1,7 +1,7 @@
-"""The city's traffic in the last record with the same TLs and programs, by simulated minute.
+"""The city's traffic in the last records with the same TLs and programs, by simulated minute.
 
-A process of its own with the lowest priority reads it, and a thread waits for that process: neither the start nor a
-decision is delayed, whatever the record's size or state.
+A process of its own with the lowest priority reads them, and a thread waits for that process: neither the start nor a
+decision is delayed, whatever their size or state.
 """
 
 import json
@@ -19,7 +19,7 @@ from controller.recording.record_folder import file_name
 log = logging.getLogger("controller")
 
 READER = "records.traffic_by_minute"
-"""Program that finds and reads the record; nothing of it is imported here."""
+"""Program that finds and reads the records; nothing of it is imported here."""
 MAX_WAIT_S = 180.0
 """Wall time after which the reader is killed; it stops reading steps long before."""
 
@@ -35,8 +35,8 @@ class EarlierTraffic:
             plan: `plan_digest` of this run.
             wall_clock_ns: the wall clock in ns since 1970, read once: records that begin later are not read.
         """
-        self._of = ""
-        self._minutes: dict[str, list[float | None]] = {}
+        self._minutes: dict[str, list[Any]] = {}
+        """By minute, a record's name and its figures."""
         self._is_closed = False
         command = [sys.executable, "-P", "-m", READER, str(folder), plan, file_name(wall_clock_ns(), "0", 0)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -45,9 +45,8 @@ class EarlierTraffic:
 
     def at(self, second: float) -> dict[str, Any] | None:
         """The figures in the simulated minute of a second, and the record's name; None if there are none."""
-        figures = self._minutes.get(str(int(second // 60)), [])
-        keys = ("of", "vehicles", "halting", "delay_s")
-        return dict(zip(keys, (self._of, *figures), strict=True)) if figures else None
+        found = self._minutes.get(str(int(second // 60)))
+        return dict(zip(("of", "vehicles", "halting", "delay_s"), found, strict=True)) if found else None
 
     def close(self) -> None:
         """End the reader."""
@@ -56,15 +55,16 @@ class EarlierTraffic:
         self._thread.join()
 
     def _read(self) -> None:
-        found: tuple[str, dict[str, list[float | None]]] = "", {}
+        found: dict[str, list[Any]] = {}
         try:
             output, note = self._process.communicate(timeout=MAX_WAIT_S)
-            found = json.loads(output) if output else found
+            found = json.loads(output or "{}")
         except (ValueError, subprocess.TimeoutExpired) as error:
             self._process.kill()
             note = str(error)
         if self._is_closed:
             return
-        self._of, self._minutes = found
+        self._minutes = found
+        of = ", ".join(dict.fromkeys(name for name, *_ in found.values())) or "no earlier record"
         note = note.strip().rpartition("\n")[2]
-        log.info("the page compares traffic with %s%s", self._of or "no earlier record", f" ({note})" if note else "")
+        log.info("the page compares traffic with %s%s", of, f" ({note})" if note else "")

@@ -9,7 +9,8 @@ import pytest
 from controller.operator.page import earlier_traffic
 from controller.operator.page.earlier_traffic import EarlierTraffic
 
-FOUND = ["Tuesday's record", {"480": [298.0, 21.0, 3600.0], "481": [300.0, 20.0, None]}]
+TUESDAY, MONDAY = "Tuesday's record", "Monday's record"
+FOUND = {"480": [TUESDAY, 298.0, 21.0, 3600.0], "481": [MONDAY, 300.0, 20.0, None], "482": [MONDAY, 1.0, 0.0, 2.0]}
 FINDS = f"import sys; print({json.dumps(json.dumps(FOUND))}); print('not read: x.mcap', file=sys.stderr)"
 
 
@@ -43,11 +44,11 @@ class SubprocessOf:
 def test_figures_are_those_of_the_minute(read_by, caplog):
     earlier = read_by(FINDS)
     earlier._thread.join()
-    figures = {"of": "Tuesday's record", "vehicles": 298, "halting": 21, "delay_s": 3600}
+    figures = {"of": TUESDAY, "vehicles": 298, "halting": 21, "delay_s": 3600}
     assert earlier.at(28800) == earlier.at(28859.9) == figures
-    assert earlier.at(28860)["delay_s"] is None and earlier.at(28920) is earlier.at(0) is None
+    assert earlier.at(28860)["of"] == MONDAY and earlier.at(28980) is earlier.at(0) is None
     assert [each.getMessage() for each in caplog.records] == [
-        "the page compares traffic with Tuesday's record (not read: x.mcap)"
+        "the page compares traffic with Tuesday's record, Monday's record (not read: x.mcap)"
     ]
 
 
@@ -56,7 +57,7 @@ def test_figures_are_those_of_the_minute(read_by, caplog):
     [
         ("raise SystemExit('a line\\nno such folder')", " (no such folder)"),
         ("print('{')", " (Expecting property name enclosed in double quotes: line 2 column 1 (char 2))"),
-        ("import json; print(json.dumps(['', {}]))", ""),
+        ("print('{}')", ""),
     ],
 )
 def test_a_reader_that_finds_nothing_costs_one_line(program, note, read_by, caplog):
