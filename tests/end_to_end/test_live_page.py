@@ -303,6 +303,9 @@ def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decisi
             [{**NOW, **now}, {**DECISION, **decision}],
         )
         names = page.evaluate("greenserve.tlPanel().tl.green_names[0]")
+        assert [text for text in page.locator("#tl-sees dt").all_inner_texts() if "phase" in text] == [
+            f"phase {name}" for name in names
+        ]
         assert shown[:2] == [pressed, [names[green] for green in bold]] and note in shown[2]
         now_green = page.evaluate("""() => {
             const panel = greenserve.tlPanel(), texts = () => [...document.querySelectorAll(".choice.now")].map((each) => each.textContent);

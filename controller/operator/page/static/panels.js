@@ -321,10 +321,15 @@ export class TlPanel {
 
   // A table by lane, with the kinds of features as columns; on the map, lanes by their queue or density.
   showFeatures(values) {
-    const kinds = [], lanes = new Map(), others = [];
+    const kinds = [], lanes = new Map(), others = [], greens = this.tl.green_names[0] ?? [];
+    const perGreen = (kind) => greens.length > 1 && this.tl.features.filter((each) => each[0] === kind && !each[2]).length === greens.length;
     this.values = new Map();
     this.tl.features.forEach(([kind, signal, lane], k) => {
-      if (!lane) { others.push([`${kind.replaceAll("_", " ")} ${signal}`, values[k]]); return; }
+      if (!lane) {
+        const green = perGreen(kind) ? greens[others.filter((each) => each[2] === kind).length] : signal;
+        others.push([`${kind.replaceAll("_", " ")} ${green}`, values[k], kind]);
+        return;
+      }
       if (!kinds.includes(kind)) kinds.push(kind);
       if (!lanes.has(lane)) lanes.set(lane, new Map());
       lanes.get(lane).set(kind, values[k]);
