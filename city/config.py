@@ -227,7 +227,7 @@ class TL:
     (docs/atspm.md)."""
     max_red_s: dict[str, float] = field(default_factory=dict, hash=False)
     """Longest red of movements by kind (through, left, right, crossing), or by `ROAD` (its through movement),
-    `ROAD:left`, `ROAD:right` or `ROAD:crossing`."""
+    `ROAD:left`, `ROAD:right` or `ROAD:crossing`; `protected left` and so on count protected greens alone."""
     movement_names: dict[str, str] = field(default_factory=dict, hash=False)
     """Names that people read, by `ROAD` (the approach), `ROAD:left`, `ROAD:right`, `ROAD:crossing`, or by a state of
     the program."""

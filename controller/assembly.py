@@ -171,7 +171,15 @@ def loop_from(
         intersection.start(start.now, [start.signals[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
     return DecisionLoop(
-        connection, intersections, policies, lanes.length_m, start.now, start.sumo_step_s, subscribers, monitors
+        connection,
+        intersections,
+        policies,
+        lanes.length_m,
+        start.now,
+        start.sumo_step_s,
+        subscribers,
+        monitors,
+        tls.names,
     )
 
 

@@ -34,7 +34,7 @@ from signals.change_times import (
     times_to_train_with,
     times_without_model,
 )
-from signals.contract import build, controllable
+from signals.contract import build, controllable, max_red_notes
 from signals.dialects import street as street_dialect
 from signals.movement_names import MovementNames
 from signals.movement_names import of_city as names_of_city
@@ -179,7 +179,9 @@ def _compare(
         *describe_other_changes(with_safeties),
         *describe_short_reds(with_safeties),
     ]
-    return rows, [*describe_programs(chosen), *changes, *to_train_with, *never_react], [*chosen, *unexported]
+    programs = describe_programs(chosen)
+    chosen += unexported
+    return rows, [*programs, *max_red_notes(city, chosen), *changes, *to_train_with, *never_react], chosen
 
 
 def _greens(

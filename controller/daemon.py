@@ -116,7 +116,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             if interface is not None:
-                interface.begin(loop, street, connection)
+                interface.begin(loop, street, connection, begin)
             # last, because the guard ends with a controller that has registered one
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.

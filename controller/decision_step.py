@@ -50,6 +50,7 @@ from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection, SimulationReplaced
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
+from signals.movement_names import MovementNames
 from signals.observation import MAX_CACHED_BATCHES, Floats, Observation, ObservationBatch, PhaseState, shares_of
 from signals.policy import Answer, Policies
 from signals.safety.conflicts import OverrideReason
@@ -89,6 +90,7 @@ class DecisionLoop:
         sumo_step_s: float,
         subscribers: Iterable[Subscriber] = (),
         monitors: Sequence[SignalMonitor] = (),
+        names: Mapping[str, MovementNames] = {},
     ) -> None:
         """Prepare the first step.
 
@@ -101,6 +103,7 @@ class DecisionLoop:
             sumo_step_s: SUMO's step length.
             subscribers: get an event for each step.
             monitors: one per signal, in the connection's order.
+            names: by signal, of its movements, for the alarms.
         """
         self.counters = RunCounters()
         self.intersections = {intersection.tl: intersection for intersection in intersections}
@@ -111,7 +114,7 @@ class DecisionLoop:
         """Lanes with counted outflow are sampled every COUNTING_INTERVAL_S, but not during the release."""
         self.now = self._begin_s = now
         self._sumo_step_s = sumo_step_s
-        self._monitors = list(monitors)
+        self._monitors, self._names = list(monitors), names
         self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
         """Readings that are not fed to the monitors yet: (begin in s, states shown since then, `_released_at_s` of that
         time)."""
@@ -248,9 +251,9 @@ class DecisionLoop:
         shown = self._connection.shown()
         for intersection in self.intersections.values():
             for signal, sent, state in intersection.correct(shown, self.now):
-                self._report_unexpected(
-                    intersection, signal, f"shows {state}, but {sent} was set; another client sets this signal too"
-                )
+                text = self._names.get(signal, MovementNames()).with_letters
+                message = f"shows {text(state)}, but {text(sent)} was set; another client sets this signal too"
+                self._report_unexpected(intersection, signal, message)
 
     def _correct_released(self, due: Sequence[Intersection]) -> None:
         """Release signals again that should run their own programs but are frozen in a state that another client
@@ -265,9 +268,9 @@ class DecisionLoop:
                 intersection, state = released[signal], self._connection.shown()[signal]
                 intersection.release_again(signal, state, self.now)
                 self._unpublished.frozen.append(signal)
-                self._report_unexpected(
-                    intersection, signal, f"shows {state}, which another client set in place of its program"
-                )
+                name = self._names.get(signal, MovementNames()).with_letters(state)
+                message = f"shows {name}, which another client set in place of its program"
+                self._report_unexpected(intersection, signal, message)
 
     def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
         intersection.state.due_s = self.now

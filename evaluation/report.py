@@ -128,7 +128,7 @@ def _maps(
     """The maps of the arms, before and after."""
     if street is None:
         return []
-    titles = [f"{name}, {np.mean(delays_s(results[name])):.1f} s a vehicle" for name in names]
+    titles = [f"{name}, {np.mean(delays_s(results[name])):.1f} s a trip" for name in names]
     if len(titles) > 1:
         titles = [f"{when}: {title}" for when, title in zip(("Before", "After"), titles, strict=True)]
     return [_drawn(service_map.draw(street, title, delays[name])) for title, name in zip(titles, names, strict=True)]

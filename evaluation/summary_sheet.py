@@ -31,11 +31,11 @@ def verdict(candidate: str, other: str | None, results: Mapping[str, Sequence[Ou
     delays = delays_s(results[candidate])
     mean_s, control = float(np.mean(delays)), f"{candidate[0].upper()}{candidate[1:]} control"
     if other is None:
-        return Verdict(UNDECIDED, f"{control} was simulated alone: its mean delay is {mean_s:.1f} s a vehicle.")
+        return Verdict(UNDECIDED, f"{control} was simulated alone: its mean delay is {mean_s:.1f} s a trip.")
     others = delays_s(results[other])
     d, base_s = paired(delays, others), float(np.mean(others))
     share = f"{abs(d.mean) / base_s:.0%}".replace("%", " %") if base_s > 0 else ""
-    means = f"from {base_s:.1f} to {mean_s:.1f} s a vehicle"
+    means = f"from {base_s:.1f} to {mean_s:.1f} s a trip"
     simulations = f"{len(delays)} simulations with other {'vehicles and ' if is_varied else ''}drivers"
     if d.high < 0:
         interval = f"95 % interval of the reduction {-d.high:.1f} to {-d.low:.1f} s; {simulations}"
@@ -45,7 +45,7 @@ def verdict(candidate: str, other: str | None, results: Mapping[str, Sequence[Ou
         added = f"{d.mean:.1f} s" + (f" ({share})" if share else "")
         return Verdict(WORSE, f"{control} adds {added} to the mean delay of {other} control, {means} ({interval}).")
     text = f"{control} does not change the mean delay of {other} control clearly: it is {mean_s:.1f} instead of "
-    text += f"{base_s:.1f} s a vehicle "
+    text += f"{base_s:.1f} s a trip "
     if not math.isfinite(d.low):
         return Verdict(UNDECIDED, f"{text}in one simulation, which has no interval; simulate more seeds.")
     return Verdict(

@@ -154,7 +154,14 @@ class ScoredGreensState(_message.Message):
     def __init__(self, next_decision_s: _Optional[float] = ..., signals: _Optional[_Iterable[_Union[ScoredGreensState.Signal, _Mapping]]] = ...) -> None: ...
 
 class SignalState(_message.Message):
-    __slots__ = ("shown", "since_s", "waiting_since_s", "bound_exceeded_at_s", "forced", "forced_reason", "reported_request", "reported", "is_sent", "is_release_sent", "is_release_confirmed")
+    __slots__ = ("shown", "since_s", "waiting_since_s", "bound_exceeded_at_s", "forced", "forced_reason", "reported_request", "reported", "is_sent", "is_release_sent", "is_release_confirmed", "unprotected_since_s")
+    class UnprotectedSinceSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     SHOWN_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +173,7 @@ class SignalState(_message.Message):
     IS_SENT_FIELD_NUMBER: _ClassVar[int]
     IS_RELEASE_SENT_FIELD_NUMBER: _ClassVar[int]
     IS_RELEASE_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    UNPROTECTED_SINCE_S_FIELD_NUMBER: _ClassVar[int]
     shown: str
     since_s: _containers.RepeatedScalarFieldContainer[float]
     waiting_since_s: _containers.RepeatedScalarFieldContainer[float]
@@ -177,10 +185,18 @@ class SignalState(_message.Message):
     is_sent: bool
     is_release_sent: bool
     is_release_confirmed: bool
-    def __init__(self, shown: _Optional[str] = ..., since_s: _Optional[_Iterable[float]] = ..., waiting_since_s: _Optional[_Iterable[float]] = ..., bound_exceeded_at_s: _Optional[float] = ..., forced: _Optional[str] = ..., forced_reason: _Optional[_Union[_record_pb2.TlStep.OverrideReason, str]] = ..., reported_request: _Optional[str] = ..., reported: _Optional[_Iterable[_Union[_record_pb2.TlStep.OverrideReason, str]]] = ..., is_sent: _Optional[bool] = ..., is_release_sent: _Optional[bool] = ..., is_release_confirmed: _Optional[bool] = ...) -> None: ...
+    unprotected_since_s: _containers.ScalarMap[int, float]
+    def __init__(self, shown: _Optional[str] = ..., since_s: _Optional[_Iterable[float]] = ..., waiting_since_s: _Optional[_Iterable[float]] = ..., bound_exceeded_at_s: _Optional[float] = ..., forced: _Optional[str] = ..., forced_reason: _Optional[_Union[_record_pb2.TlStep.OverrideReason, str]] = ..., reported_request: _Optional[str] = ..., reported: _Optional[_Iterable[_Union[_record_pb2.TlStep.OverrideReason, str]]] = ..., is_sent: _Optional[bool] = ..., is_release_sent: _Optional[bool] = ..., is_release_confirmed: _Optional[bool] = ..., unprotected_since_s: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class MonitorState(_message.Message):
-    __slots__ = ("shown", "since_s", "monitored_from_s", "waited_s", "max_waited_s", "reported", "is_controlled")
+    __slots__ = ("shown", "since_s", "monitored_from_s", "waited_s", "max_waited_s", "reported", "is_controlled", "unprotected_s")
+    class UnprotectedSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     SHOWN_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     MONITORED_FROM_S_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +204,7 @@ class MonitorState(_message.Message):
     MAX_WAITED_S_FIELD_NUMBER: _ClassVar[int]
     REPORTED_FIELD_NUMBER: _ClassVar[int]
     IS_CONTROLLED_FIELD_NUMBER: _ClassVar[int]
+    UNPROTECTED_S_FIELD_NUMBER: _ClassVar[int]
     shown: str
     since_s: _containers.RepeatedScalarFieldContainer[float]
     monitored_from_s: float
@@ -195,4 +212,5 @@ class MonitorState(_message.Message):
     max_waited_s: float
     reported: _containers.RepeatedScalarFieldContainer[int]
     is_controlled: bool
-    def __init__(self, shown: _Optional[str] = ..., since_s: _Optional[_Iterable[float]] = ..., monitored_from_s: _Optional[float] = ..., waited_s: _Optional[_Iterable[float]] = ..., max_waited_s: _Optional[float] = ..., reported: _Optional[_Iterable[int]] = ..., is_controlled: _Optional[bool] = ...) -> None: ...
+    unprotected_s: _containers.ScalarMap[int, float]
+    def __init__(self, shown: _Optional[str] = ..., since_s: _Optional[_Iterable[float]] = ..., monitored_from_s: _Optional[float] = ..., waited_s: _Optional[_Iterable[float]] = ..., max_waited_s: _Optional[float] = ..., reported: _Optional[_Iterable[int]] = ..., is_controlled: _Optional[bool] = ..., unprotected_s: _Optional[_Mapping[int, float]] = ...) -> None: ...

@@ -14,6 +14,7 @@ from controller.recording.sentences import mode_name, reason_name
 from records.record_flags import add_record, open_record
 from records.record_reader import wall_text
 from records.run_files import RunReader, chained
+from signals.safety.safety_times import describe_max_reds
 
 MAX_NAMES = 8
 """TLs that a line names."""
@@ -72,6 +73,7 @@ def summarise(reader: RunReader) -> dict[str, Any]:
                 span["last_s"] = at_s
                 span["decisions"] += 1
     city = reader.city
+    max_reds = json.loads(city.safety or "{}").get("max_red_s_of_signal", {})
     files = [dict(name=file.path.name, number=file.city.file_number, bytes=file.size_bytes) for file in reader.files]
     return {
         "run": city.run,
@@ -84,6 +86,7 @@ def summarise(reader: RunReader) -> dict[str, Any]:
         "driver": city.driver or "policies",
         "tls": [contract.tl for contract in city.contracts],
         "signals": len(city.signals),
+        "max_red_s_of_signal": max_reds,
         "first_s": _number(first.step.at_s) if first is not None else None,
         "last_s": _number(last.step.at_s) if last is not None else None,
         "first_wall": wall_text(first.publish_ns) if first is not None else None,
@@ -120,6 +123,7 @@ def _for_people(summary: Mapping[str, Any]) -> str:
         ("whole", "yes" if summary["whole"] else "no"),
         *(("missing", text) for text in summary["missing"]),
     ]
+    rows += (("max red", f"{id}: {describe_max_reds(reds)}") for id, reds in summary["max_red_s_of_signal"].items())
     if summary["driver"] != "policies":
         rows.insert(3, ("controlled by", summary["driver"]))
     width = max(len(name) for name, _ in rows)

@@ -1,5 +1,6 @@
 """`greenserve record report`: a page with the pictures of ATSPM (docs/atspm.md shows them)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from city import program, whole_files
@@ -69,7 +70,13 @@ def report(reader: RunReader, out: Path, selection: RecordSelection) -> tuple[st
     about = [
         f"Run {reader.city.run}, simulated time {time_text(period.begin_s)} to {time_text(period.end_s)}; "
         f"times of day count from {period.zero:%Y-%m-%d %H:%M:%S} at second 0.",
+        f"Requests that the safety rules replaced, by reason: {_counts(recorded.overrides)}.",
         "Bands above the pictures are control modes, or programs if there was no controller.",
     ]
     whole_files.write(out, page.page("Signal performance measures", about, views(recorded), corridors, recorded.notes))
     return recorded.notes
+
+
+def _counts(overrides: Mapping[str, int]) -> str:
+    ordered = sorted(overrides.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {reason}" for reason, count in ordered) or "none"

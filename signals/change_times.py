@@ -89,7 +89,10 @@ def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: 
     """The safety rules of a TL's signals, in the contract's order."""
     times = times_for(contract, safety, dialects.of(contract).runs_plan(contract))
     networks = [street.signals[signal.id] for signal in contract.signals]
-    own_times = [replace(times, movement_max_red_s=movement_max_reds_s(network, safety)) for network in networks]
+    bounds_s = [movement_max_reds_s(network, safety) for network in networks]
+    own_times = [
+        replace(times, movement_max_red_s=reds, max_unprotected_s=unprotected) for reds, unprotected in bounds_s
+    ]
     return [SignalSafety(*each) for each in zip(networks, own_times, map(greens_of, contract.signals), strict=True)]
 
 

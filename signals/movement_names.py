@@ -19,6 +19,8 @@ from city.network import SignalNetwork, StreetNetwork
 
 THROUGH, LEFT, RIGHT, U_TURN, CROSSING = "through", "left", "right", "U-turn", "crossing"
 PEDESTRIANS = "pedestrians across "
+PROTECTED_PREFIX = "protected "
+"""Precedes the kind of a turn in a key of max_red_s: its protected greens (`G`) count alone."""
 COMPASS = ("north", "northeast", "east", "southeast", "south", "southwest", "west", "northwest")
 _KINDS = {"s": THROUGH, "l": LEFT, "L": LEFT, "r": RIGHT, "R": RIGHT}
 """Kind by SUMO's `dir`; another one is a U-turn."""
@@ -73,15 +75,24 @@ def keys_of(signal: SignalNetwork) -> set[str]:
 
 
 def links_by_key(signal: SignalNetwork) -> dict[str, set[int]]:
-    """The links of each kind of movement, such as `left`, and of each movement by its key; a U-turn has neither."""
+    """The links of each kind of movement, such as `left`, and of each movement by its key; a U-turn has neither.
+
+    A turn has two more keys, for its protected greens alone, such as `protected left` and `ROAD:protected left`.
+    """
     found: dict[str, set[int]] = {}
     for link, movements in enumerate(signal.movements):
         for movement in movements:
             kind = kind_of(movement)
             roads = movement.crossed_roads if movement.is_crossing else (movement.road,)
-            for key in (kind, *(key_of(road, kind) for road in roads)) if kind != U_TURN else ():
+            kinds = (kind, PROTECTED_PREFIX + kind) if kind in (LEFT, RIGHT) else (kind,) if kind != U_TURN else ()
+            for key in (key for each in kinds for key in (each, *(key_of(road, each) for road in roads))):
                 found.setdefault(key, set()).add(link)
     return found
+
+
+def is_protected(key: str) -> bool:
+    """True if a key of max_red_s is for protected greens alone."""
+    return key.rpartition(":")[2].startswith(PROTECTED_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,11 @@ class MovementNames:
             return "; ".join(texts)
         without_greens = (("off", "oO"), ("all red", "rs"))
         return next((name for name, colours in without_greens if state and set(state) <= set(colours)), state)
+
+    def with_letters(self, state: str) -> str:
+        """A state's name, and the state behind it, such as `northbound left (rrGr)`; the state if it has no name."""
+        name = self.of_state(state)
+        return f"{name} ({state})" if name != state else state
 
     def of_states(self, states: Iterable[str]) -> list[str]:
         """The names of several states; the state is added where two have the same name."""

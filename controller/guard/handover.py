@@ -97,7 +97,7 @@ def _decode_signal(item: dict[str, Any]) -> SignalHandover:
         {str(program): _decode_plan(plan) for program, plan in plans["later"].items()},
     )
     # no red is too long while a junction is cleared
-    times = SafetyTimes(**{**item["times"], "movement_max_red_s": ()})
+    times = SafetyTimes(**{**item["times"], "movement_max_red_s": (), "max_unprotected_s": ()})
     return SignalHandover(str(item["signal"]), approach_mps, crossing_m, path_m, slowest_mps, times, schedule)
 
 

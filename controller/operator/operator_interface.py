@@ -11,6 +11,7 @@ from city.errors import InputError
 from city.ledger_file import FILE as LEDGER
 from city.network import StreetNetwork
 from controller.alarms import Alarms
+from controller.assembly import Start
 from controller.config import ControllerConfig
 from controller.control_address import ControlAddress
 from controller.decision_step import DecisionLoop
@@ -103,7 +104,7 @@ class OperatorInterface:
                 closing.callback(self._page.close)
             self._closing = closing.pop_all()
 
-    def begin(self, loop: DecisionLoop, street: StreetNetwork, connection: SumoConnection) -> None:
+    def begin(self, loop: DecisionLoop, street: StreetNetwork, connection: SumoConnection, start: Start) -> None:
         """Apply what operators set before this start, and answer calls and browsers from now on. Raises InputError."""
         self.state.begin(loop.now)
         self.queue.restore(loop)
@@ -111,7 +112,7 @@ class OperatorInterface:
             self._server.start(self._service)
             log.info("the control API listens on port %d", self._server.port)
         if self._page is not None:
-            self._page.begin(street, connection)
+            self._page.begin(street, connection, start)
 
     def before_step(self, loop: DecisionLoop, end_s: float, connection: OperatedConnection, stop: Stop) -> float:
         """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the

@@ -1,8 +1,9 @@
 """The start of a run, stated once in its record, so that the run can be decided again without the city's files."""
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +64,7 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         controller=json.dumps(dataclasses.asdict(dataclasses.replace(run.control, record=None))),
         contracts=run.contracts,
         signals=[
-            _encode_signal(signal, running, run.names.get(signal, MovementNames()))
+            encode_signal(signal, running, run.names.get(signal, MovementNames()))
             for signal, running in run.start.signals.items()
         ],
         lanes=run.tracked_lanes().lanes,
@@ -72,6 +73,18 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         phases=json.dumps(run.phases) if run.phases else "",
         detectors=[record.Detector(**dataclasses.asdict(detector)) for detector in run.detectors],
     )
+
+
+def plan_digest(contracts: Iterable[pb.PolicyContract], signals: Iterable[record.RunningSignal]) -> str:
+    """Digest of TLs, their lanes and programs: the traffic of two runs with the same one can be compared."""
+    own = record.City(
+        contracts=[
+            pb.PolicyContract(tl=each.tl, signals=[pb.Signal(id=s.id, lane_ids=s.lane_ids) for s in each.signals])
+            for each in contracts
+        ],
+        signals=[record.RunningSignal(id=each.id, programs=each.programs) for each in signals],
+    )
+    return hashlib.sha256(own.SerializeToString(deterministic=True)).hexdigest()
 
 
 def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
@@ -148,7 +161,8 @@ def movement_names_of(city: record.City) -> dict[str, MovementNames]:
     }
 
 
-def _encode_signal(signal: str, running: RunningSignal, names: MovementNames) -> record.RunningSignal:
+def encode_signal(signal: str, running: RunningSignal, names: MovementNames) -> record.RunningSignal:
+    """The message of a signal as it was when control began. `names`: of its movements."""
     programs = [
         record.Program(
             id=program.id,

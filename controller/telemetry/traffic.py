@@ -105,12 +105,12 @@ class TrafficMeter:
         for shown in event.shown:
             self._add_shown(shown)
         if event.decisions:
-            self._add_readings(event.tls, event.readings, event.at_s)
+            self.add_readings(event.tls, event.readings, event.at_s)
 
     def close(self) -> None:
         pass
 
-    def _add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
+    def add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
         """Add the readings of second `now`. `tls`: those that were read."""
         due, lane_rows, places = self._batch_of(tls)
         interval_s = now - self._read_s[due]

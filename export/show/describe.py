@@ -19,6 +19,7 @@ from protos import policy_pb2 as pb
 from signals import movement_names
 from signals.movement_names import MovementNames
 from signals.policy_signals import greens_of
+from signals.safety.safety_times import describe_max_reds
 
 
 def parser(prog: str) -> Parser:
@@ -34,16 +35,19 @@ def main(argv: list[str], prog: str = "python -m export describe") -> int:
         args = parser(prog).parse_args(argv)
         city = config.load(args.city) if args.city is not None else None
         names = movement_names.of_city(city, network.of_city(city)) if city is not None else {}
-        print("\n".join(map(printable, lines(args.model, names))))
+        max_reds = city.safety.max_red_s_of_signal if city is not None else {}
+        print("\n".join(map(printable, lines(args.model, names, max_reds))))
         return 0
 
     return program.run(describe)
 
 
-def lines(folder: Path, names: Mapping[str, MovementNames] = {}) -> Iterable[str]:
+def lines(
+    folder: Path, names: Mapping[str, MovementNames] = {}, max_reds: Mapping[str, Mapping[str, float]] = {}
+) -> Iterable[str]:
     """The description, line by line. Raises InputError if the folder is not an exported model.
 
-    `names`: by signal, the names of its movements.
+    `names`, `max_reds`: by signal, the names of its movements, and the longest reds that city.toml states of them.
     """
     with errors_about(folder):
         meta = read.meta_graph(folder)
@@ -67,7 +71,7 @@ def lines(folder: Path, names: Mapping[str, MovementNames] = {}) -> Iterable[str
             yield f"    {member.tl:<12} {member.version:>7}  {observation:<14} {action:<14} {scores:<14} {kind}"
     else:
         yield from _from_manifest(folder, "actor", _actor)
-        yield from _single_model(contract, names)
+        yield from _single_model(contract, names, max_reds)
     yield from _signatures(meta)
     yield from _from_manifest(folder, "parity", _parity)
 
@@ -101,7 +105,9 @@ def _parity(parity: Any) -> str:
     return f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
 
 
-def _single_model(contract: pb.PolicyContract, names: Mapping[str, MovementNames]) -> Iterable[str]:
+def _single_model(
+    contract: pb.PolicyContract, names: Mapping[str, MovementNames], max_reds: Mapping[str, Mapping[str, float]]
+) -> Iterable[str]:
     yield f"  dialect    {contract.observation.dialect or '-'} {contract.observation.state}".rstrip()
     unit = "choices" if contract.action.kind == "categorical" else "values"
     scores = f", {contract.action.scores}" if contract.action.scores else ""
@@ -116,6 +122,8 @@ def _single_model(contract: pb.PolicyContract, names: Mapping[str, MovementNames
         for k, phase in enumerate(signal.phases):
             name = f"  {names[signal.id].of_state(phase.state)}" if signal.id in names else ""
             yield f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s{name}"
+        if signal.id in max_reds:
+            yield f"    max red  {describe_max_reds(max_reds[signal.id])}"
         yield from _greens_and_lanes(signal)
     yield f"  features   {contract.observation.size}"
     for k, feature in enumerate(contract.observation.features):

@@ -15,7 +15,7 @@ Edie, "Discussion of traffic stream measurements and definitions", 1963.
 
 import math
 import sys
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from city.sumo_files import time_text
 from controller.recording.detectors import Detector
 from controller.recording.record_writer import NS
 from controller.recording.run_start import RunStart
-from controller.recording.sentences import mode_name
+from controller.recording.sentences import mode_name, reason_name
 from protos import record_pb2 as record
 from records.atspm.analysis_period import (
     LOST,
@@ -76,6 +76,8 @@ class ObservedSignals:
     """TL and id. Programs, readings and names are by recorded signal."""
     detectors: tuple[Detector, ...] = ()
     notes: tuple[str, ...] = ()
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    """By reason, the requests that the safety rules replaced."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,7 @@ class EventCollector:
         self._shown_s: float | None = None
         """End of the newest shown state."""
         self.holes: list[str] = []
+        self._overrides = Counter[str]()
         self._detections = DetectionCollector(run.detectors, spool)
         self._of_tl: dict[str, list[_Signal]] = {}
         for contract in run.contracts:
@@ -301,6 +304,7 @@ class EventCollector:
             {name: f"{signal.tl}, signal {name}" for name, signal in self.signals.items()},
             detectors,
             tuple(notes),
+            +self._overrides,
         )
 
     def _mode(self, mode: "record.TlStep.ControlMode") -> str:
@@ -333,14 +337,16 @@ class EventCollector:
             signal.set_mode(end_s + AFTER_HOLE_S, newest.mode if newest is not None else LOST)
 
     def _add_states(self, signal: _Signal, tl_step: record.TlStep) -> None:
-        """Programs, and greens that the safety rules ended at their maximum."""
+        """Programs, overrides, and greens that the safety rules ended at their maximum."""
         for states in tl_step.states:
             for command in states.commands:
                 if command.signal == signal.id:
                     program = None if command.state else command.program
                     _append_change(signal.programs, ProgramChange(states.at_s, program))
-            for override in states.overrides:
-                if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
+            for override in (each for each in states.overrides if each.signal == signal.id):
+                is_selected = self._selection.from_s <= states.at_s <= self._selection.to_s
+                self._overrides[reason_name(override.reason)] += is_selected
+                if override.reason == record.TlStep.MAX_GREEN:
                     signal.green_ends.append((states.at_s, MAX_OUT))
 
     def _add_readings(self, step: record.Step) -> None:

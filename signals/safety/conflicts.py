@@ -14,7 +14,7 @@ from city.errors import InputError
 from city.network import SignalNetwork
 from city.right_of_way import Foes
 
-GREEN = "Gg"
+GREEN, PROTECTED_GREEN = "Gg", "G"
 _VALID_CHARACTERS = frozenset("rygGsu")
 MAX_CACHED_STATES = 10_000
 """Number of cached results; bounded, because a policy may request any state."""

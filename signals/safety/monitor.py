@@ -35,7 +35,7 @@ class MonitorRule(StrEnum):
     CLEARANCE = "clearance"
     """A link turned green while a foe was not clear yet."""
     MAX_RED_EXCEEDED = "max_red_exceeded"
-    """A link was red for longer than max red and the time it takes to serve it."""
+    """A link was red, or without a protected green, for longer than max red and the time it takes to serve it."""
     INVALID_STATE = "invalid_state"
     """The state has invalid characters."""
     UNEXPECTED_STATE = "unexpected_state"
@@ -79,6 +79,8 @@ class MonitorState(SavedState):
     reported: set[int] = field(default_factory=set)
     """Links whose max red is reported."""
     is_controlled: bool = True
+    unprotected_s: dict[int, float] = field(default_factory=dict)
+    """By link with a bound on protected greens, the time under control since the last one."""
 
 
 class SignalMonitor:
@@ -128,7 +130,13 @@ class SignalMonitor:
         self._bounded = [i for i in links if served[i] == {True, False}]
         change_s = limits.min_green_s + max(self._yellow_s, default=0.0) + max(self._clear_s, default=0.0)
         # a link is served after those that have waited longer, each of them once
-        self._max_red_s = [max_red_s + (1 + len(greens)) * change_s for max_red_s in limits.max_reds_s(self._links)]
+        serving_s = (1 + len(greens)) * change_s
+        self._max_red_s = [max_red_s + serving_s for max_red_s in limits.max_reds_s(self._links)]
+        self._max_unprotected_s = {
+            i: bound_s + serving_s
+            for i, bound_s in enumerate(limits.max_unprotected_s)
+            if {state[i] == "G" for state in greens} == {True, False}
+        }
         self._least_max_red_s = min(self._max_red_s, default=math.inf)
         self.state = MonitorState([math.nan] * self._links, [0.0] * self._links)
         self._between = functools.lru_cache(MAX_CACHED_STATES)(self._compare)
@@ -154,6 +162,7 @@ class SignalMonitor:
         state.reported = {i for i in state.reported if colours[i] == "red"}
         state.shown = shown
         state.since_s = [math.nan] * self._links
+        self._check_protected(shown or "o" * self._links, begin_s, begin_s)
         return alarms
 
     def check_shown(self, shown: str, begin_s: float, end_s: float) -> list[Alarm]:
@@ -181,11 +190,12 @@ class SignalMonitor:
                 state.waited_s = [0.0] * self._links
                 state.monitored_from_s = begin_s
                 state.reported = set()
+                state.unprotected_s = {}
             alarms += [self._alarm(rule, begin_s, message) for rule, message in self._faults_of(shown)]
             state.shown = shown
         if end_s - state.monitored_from_s + state.max_waited_s > self._least_max_red_s:
             alarms += self._check_max_red(end_s)
-        return alarms
+        return alarms + self._check_protected(shown, begin_s, end_s)
 
     def _change(self, shown: str, now: float) -> list[Alarm]:
         """Check the changes of colour, and how long the colours before them lasted."""
@@ -270,6 +280,17 @@ class SignalMonitor:
                 self.state.reported.add(i)
                 message = f"{self._name[i]} has been red for {red_s:.0f} s"
                 alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, message))
+        return alarms
+
+    def _check_protected(self, shown: str, begin_s: float, end_s: float) -> list[Alarm]:
+        """Count the time without a protected green; report each link beyond its bound once, until it has one."""
+        alarms, unprotected_s = [], self.state.unprotected_s
+        for i, max_s in self._max_unprotected_s.items():
+            before_s = unprotected_s.get(i, 0.0)
+            unprotected_s[i] = 0.0 if shown[i] in "GoO" else before_s + end_s - begin_s
+            if before_s <= max_s < unprotected_s[i]:
+                message = f"{self._name[i]} has had no protected green for {unprotected_s[i]:.0f} s"
+                alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, end_s, message))
         return alarms
 
     def _red_s(self, i: int, now: float) -> float:

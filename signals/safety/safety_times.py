@@ -2,14 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from city.config import COMPUTED, Safety
 from city.network import Program, SignalNetwork, is_green
 from protos import policy_pb2 as pb
-from signals.movement_names import links_by_key
+from signals.movement_names import is_protected, links_by_key
 from signals.safety.conflicts import GREEN
 
 MAX_PROGRAM_RED_S = 10.0
@@ -37,6 +37,8 @@ class SafetyTimes:
     """True if yellow and red are also at least those of the signal's own program (`program_times`)."""
     movement_max_red_s: Sequence[float] = ()
     """By link, the bound of its movement; empty: no movement has one of its own."""
+    max_unprotected_s: Sequence[float] = ()
+    """By link, the bound of its movement on the time without a protected green; empty: no movement has one."""
 
     def max_reds_s(self, links: int) -> list[float]:
         """Max red by link of a signal with so many links, s: the smaller one of both bounds."""
@@ -73,16 +75,22 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
     )
 
 
-def movement_max_reds_s(network: SignalNetwork, limits: Safety) -> list[float]:
-    """By link of a signal, the longest red of its movement by city.toml, s; empty if none has one."""
-    stated = limits.max_red_s_of_signal.get(network.id, {})
-    if not stated or limits.floors == "dialect":
-        return []
-    bounds_s = [math.inf] * len(network.links)
-    for key, links in links_by_key(network).items():
+def movement_max_reds_s(network: SignalNetwork, limits: Safety) -> tuple[list[float], list[float]]:
+    """By link of a signal, the longest red of its movement by city.toml, and its longest time without a protected
+    green, s; each empty if no movement has one."""
+    stated = limits.max_red_s_of_signal.get(network.id, {}) if limits.floors != "dialect" else {}
+    reds_s, unprotected_s = ([math.inf] * len(network.links) for _ in range(2))
+    for key, links in links_by_key(network).items() if stated else ():
+        bounds_s = unprotected_s if is_protected(key) else reds_s
         for link in links:
             bounds_s[link] = min(bounds_s[link], stated.get(key, math.inf))
-    return bounds_s
+    own_s, protected_s = (each if min(each, default=math.inf) < math.inf else [] for each in (reds_s, unprotected_s))
+    return own_s, protected_s
+
+
+def describe_max_reds(stated: Mapping[str, float]) -> str:
+    """The longest reds that city.toml states of movements, such as `left 90 s, protected left 120 s`."""
+    return ", ".join(f"{key} {bound_s:g} s" for key, bound_s in stated.items())
 
 
 def program_times(network: SignalNetwork, by_program: bool = True) -> tuple[list[float], list[float]]:

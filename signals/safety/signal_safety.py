@@ -16,12 +16,12 @@ nearest permitted state:
   the junction's right of way that some phase shows green at the same time, and two links
   of which each yields to a part of the other may both show `g`;
 - a link that exceeds max red, or with foes that exceed max green, is served by a green
-  phase of the program.
+  phase of the program, and by a protected green if it exceeds its time without one.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import NamedTuple, final
 
 from city.network import SignalNetwork
@@ -116,6 +116,8 @@ class SignalState(SavedState):
     """By link, since when it shows its colour."""
     waiting_since_s: list[float]
     """Like `since_s`, but includes waiting while the signal ran its own program."""
+    unprotected_since_s: dict[int, float] = field(default_factory=dict)
+    """By link with a bound on protected greens and without one, since when."""
     bound_exceeded_at_s: float = math.inf
     """When max green or max red is next exceeded; inf if neither applies."""
     forced: str | None = None
@@ -197,13 +199,15 @@ class SignalSafety:
         state.shown = self._colours(shown)
         state.since_s = [now] * self.rules.links
         state.forced = None
-        state.bound_exceeded_at_s = self._bounds.first_exceeded_s(state.shown, state.waiting_since_s)
+        state.bound_exceeded_at_s = self._first_exceeded_s()
         self.resume()
 
     def follow_program(self, shown: str, now: float) -> None:
         """Record the state that the signal's own program shows: links that it serves are no longer waiting."""
-        waiting_since = zip(self._colours(shown), self.state.waiting_since_s, strict=True)
-        self.state.waiting_since_s = [min(since_s, now) if colour(c) == "r" else now for c, since_s in waiting_since]
+        state, shown = self.state, self._colours(shown)
+        waiting_since = zip(shown, state.waiting_since_s, strict=True)
+        state.waiting_since_s = [min(since_s, now) if colour(c) == "r" else now for c, since_s in waiting_since]
+        state.unprotected_since_s = self._bounds.unprotected_since_s(shown, state.unprotected_since_s, now)
 
     def _colours(self, shown: str) -> str:
         """A shown state with a colour for every link: yellow for links that are off or missing from the state."""
@@ -346,7 +350,12 @@ class SignalSafety:
             return state.forced_reason, state.forced
         if now < state.bound_exceeded_at_s:
             return None
-        return self._bounds.forced(state.shown, state.waiting_since_s, requested, now)
+        return self._bounds.forced(state.shown, state.waiting_since_s, state.unprotected_since_s, requested, now)
+
+    def _first_exceeded_s(self) -> float:
+        """When a bound is first exceeded if the shown state stays, in s."""
+        state = self.state
+        return self._bounds.first_exceeded_s(state.shown, state.waiting_since_s, state.unprotected_since_s)
 
     def allows(self, green: str, now: float) -> bool:
         """True if the rules let a change to a green begin at second `now`, or keep it.
@@ -492,15 +501,16 @@ class SignalSafety:
 
     def _show(self, transition: _Transition, now: float) -> None:
         state = self.state
-        if transition.following.state != state.shown:
-            self.permitted, state.shown = transition.following, transition.following.state
-        if transition.turned:
-            for i, bound_s in transition.turned:
-                state.since_s[i] = state.waiting_since_s[i] = now
-                self._settled_s[i] = settled_s = round_to_ms(now + bound_s)
-                if settled_s > self._ages_matter_until_s:
-                    self._ages_matter_until_s = settled_s
-            state.bound_exceeded_at_s = self._bounds.first_exceeded_s(state.shown, state.waiting_since_s)
+        if transition.following.state == state.shown:
+            return
+        self.permitted, state.shown = transition.following, transition.following.state
+        for i, bound_s in transition.turned:
+            state.since_s[i] = state.waiting_since_s[i] = now
+            self._settled_s[i] = settled_s = round_to_ms(now + bound_s)
+            if settled_s > self._ages_matter_until_s:
+                self._ages_matter_until_s = settled_s
+        state.unprotected_since_s = self._bounds.unprotected_since_s(state.shown, state.unprotected_since_s, now)
+        state.bound_exceeded_at_s = self._first_exceeded_s()
 
     def resume(self) -> None:
         """Go on from the values of `state`. Raises ValueError if they are not those of a signal with as many links."""

@@ -132,9 +132,10 @@ def test_another_program_than_the_files_say_is_named(street, tmp_path):
     assert other_programs(in_sumo, network.read(street.net_file, [additional]), start.now) == ""
 
 
-def test_each_monitor_has_the_max_red_of_its_own_signal(grid_city, monkeypatch):
+@pytest.mark.parametrize("bounds", [{"left": 8.0, "through": 8.0}, {"protected left": 8.0}])
+def test_each_monitor_has_the_max_red_of_its_own_signal(bounds, grid_city, monkeypatch):
     monkeypatch.setattr(ServiceBounds, "forced", lambda *_: None)
-    safety = config.Safety(max_red_s_of_signal={"C2": {"left": 8.0, "through": 8.0}})
+    safety = config.Safety(max_red_s_of_signal={"C2": bounds})
     city = replace(grid_city, safety=safety, tls={"SA108": grid_city.tls["SA108"]})
     alarms = []
     collector = SimpleNamespace(add=lambda event: alarms.extend(event.alarms), close=lambda: None)

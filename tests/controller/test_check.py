@@ -280,3 +280,29 @@ def test_a_fleets_members_are_compared_with_the_ledger(city, ledger, capsys, fle
     assert main(argv) == 2 and "SA101: 3 is served as stable, the ledger says 1" in capsys.readouterr().out
     adopt(ledger, Model(3, "f" * 64))
     assert main(argv) == 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "row", "note"),
+    [
+        ("left", "no model yet", "SA102: max_red_s left bounds no link: each is served by every green, or by none"),
+        ("right", "no model yet", ""),
+        ('"protected right"', "no model yet", ""),
+        (
+            '"protected left"',
+            "no green has G for protected left; give the program one, or write left, which a",
+            "protected left bounds no link",
+        ),
+    ],
+)
+def test_longest_red_is_refused_or_noted_if_it_bounds_nothing(bound, row, note, city, capsys):
+    phases = "".join(f'<phase duration="30" state="{state}"/>' for state in ("GGgrrgGGgrrg", "rrgGggrrgGgg"))
+    program = f'<add><tlLogic id="A1" type="static" programID="two" offset="0">{phases}</tlLogic></add>'
+    (city.parent / "two.add.xml").write_text(program)
+    files = f'<net-file value="{GRID / "grid.net.xml"}"/><additional-files value="two.add.xml"/>'
+    (city.parent / "two.sumocfg").write_text(f"<configuration><input>{files}</input></configuration>")
+    table_of_tl = f'[tl.SA102]\nsignals = ["A1"]\ndialect = "street"\nmax_red_s = {{ {bound} = 90 }}\n'
+    city.write_text(f'[network]\nsumocfg = "two.sumocfg"\n{table_of_tl}')
+    assert main(["--city", str(city)]) == 2
+    output = capsys.readouterr().out
+    assert row in output and ("bounds no link" in output) == bool(note) and note in output

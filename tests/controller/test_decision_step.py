@@ -20,6 +20,7 @@ from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackSchedule
 from signals.intersection import Intersection
+from signals.movement_names import MovementNames
 from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
@@ -69,8 +70,8 @@ def flipping(connection):
     return SimpleNamespace(ask=lambda observations, _: always(int(connection.now / 10) % 2).ask(observations, None))
 
 
-def loop_of(connection, tls, policies, subscribers=(), monitors=(), step_s=1.0):
-    return DecisionLoop(connection, tls, policies, np.full(4, 50.0), 0.0, step_s, subscribers, monitors)
+def loop_of(connection, tls, policies, subscribers=(), monitors=(), step_s=1.0, **more):
+    return DecisionLoop(connection, tls, policies, np.full(4, 50.0), 0.0, step_s, subscribers, monitors, **more)
 
 
 def monitored(crossing, subscribers=(), policies=None, connection=None):
@@ -156,14 +157,15 @@ def test_monitor_checks_what_sumo_shows(crossing):
 
 def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
     connection, alarms = SteppedConnection(1.0), Alarms()
-    loop = loop_of(connection, [one_signal(crossing)], always(0), [alarms])
+    names = {"X": MovementNames(stated={"rrrG": "south"})}
+    loop = loop_of(connection, [one_signal(crossing)], always(0), [alarms], names=names)
     run(loop, 20)
     assert connection.state == "GgGr" and alarms == []
     connection.state, set_at_s = "rrrG", connection.now
     run(loop, 60)
     (alarm,) = alarms
     assert (alarm.signal, alarm.rule.value) == ("X", "unexpected_state") and alarm.at_s - set_at_s <= 5
-    assert "shows rrrG, but GgGr was set" in alarm.message
+    assert "shows south (rrrG), but GgGr was set" in alarm.message
     assert loop.counters.unexpected_states == {"X": 1}
     states = [state for now, state in connection.sent if now >= set_at_s]
     assert states[0] == "rrrG" and states[1] == "rrry" and states[-1] == "GgGr", states

@@ -303,7 +303,20 @@ def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decisi
             [{**NOW, **now}, {**DECISION, **decision}],
         )
         names = page.evaluate("greenserve.tlPanel().tl.green_names[0]")
+        assert [text for text in page.locator("#tl-sees dt").all_inner_texts() if "phase" in text] == [
+            f"phase {name}" for name in names
+        ]
         assert shown[:2] == [pressed, [names[green] for green in bold]] and note in shown[2]
+        now_green = page.evaluate("""() => {
+            const panel = greenserve.tlPanel(), texts = () => [...document.querySelectorAll(".choice.now")].map((each) => each.textContent);
+            const found = [panel.tl.greens[0][3], panel.tl.greens[0][3].replaceAll("G", "y")].map((state) => {
+                panel.shown = [state];
+                panel.showStates({});
+                return texts();
+            });
+            return found.map((each) => each.length).concat(found[0][0].includes(panel.tl.green_names[0][3]));
+        }""")
+        assert now_green == [1, 0, True]
 
 
 def test_the_mean_of_a_minute_knows_decisions_that_are_rarer(browser, url):
@@ -390,6 +403,19 @@ def test_the_legend_is_open_at_the_first_visit_until_it_is_closed(browser, url):
         page.reload()
         page.wait_for_selector("#status.live")
         assert not page.locator("#legend").is_visible()
+    with opened(browser, url, is_first_visit=True, width=390, height=844) as page:
+        assert not page.locator("#legend").is_visible(), "it would hide the map of a phone"
+
+
+def test_printed_is_the_panel_alone_and_whole(browser, url):
+    with opened(browser, url, scheme="light") as page:
+        select_tl(page, "SA101")
+        page.wait_for_selector("#tl-choice .choice")
+        page.emulate_media(media="print")
+        assert not page.locator("#map").is_visible() and not page.locator("#command").is_visible()
+        assert page.evaluate(
+            "document.getElementById('panel').scrollHeight === document.getElementById('panel').clientHeight"
+        )
 
 
 def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
@@ -403,7 +429,10 @@ def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
                 worst: [["SA102", 5, 90], ["SA101", 0, null]] };
             greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic }, 1, 36);
             const texts = [...document.querySelectorAll(".figures b, #worst tbody tr")].map((each) => each.innerText);
-            const found = [];
+            const notes = () => ["mean-vehicles", "mean-halting", "delay-of"].map((id) => document.getElementById(id).textContent);
+            const own = notes(), earlier = { of: "Tuesday's record", vehicles: 298, halting: 21, delay_s: 120 };
+            greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic: { ...traffic, earlier } }, 1, 36);
+            const found = [own, notes()];
             for (const query of ["#alarms .places button", "#worst button"]) {
                 const buttons = document.querySelectorAll(query);
                 buttons[0].click();
@@ -413,7 +442,12 @@ def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
         }""")
         assert chosen[0][:4] == ["9", "5", "36 km/h", "1.5 min"]
         assert [text.split() for text in chosen[0][4:]] == [["SA102", "5", "1.5", "min"], ["SA101", "0", "–"]]
-        assert chosen[1] == ["SA104", 1, True, "SA102", 2, True]
+        assert chosen[1][0] == ["", "mean of last 15 min: 2.3", "of all vehicles, last 15 min"]
+        assert chosen[1][1] == [
+            "Tuesday's record at this time: 298", "Tuesday's record at this time: 21",
+            "of all vehicles, last 15 min (Tuesday's record: 2 min)",
+        ]  # fmt: skip
+        assert chosen[1][2:] == ["SA104", 1, True, "SA102", 2, True]
         at = page.evaluate("[greenserve.map.x, greenserve.map.y, ...greenserve.tlPanel().tl.at]")
         assert at[:2] == at[2:]
 

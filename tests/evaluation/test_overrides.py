@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from evaluation.arms import parse
 from evaluation.simulation import ArmSimulator, EvaluationTask, describe_overrides
 from simulation.demand import Demand
@@ -16,8 +18,9 @@ def test_overrides_are_named_by_reason_for_each_arm_that_has_some():
     ]
 
 
-def test_max_red_of_a_movement_holds_in_an_evaluation(grid_city):
-    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {"left": 20.0}})
+@pytest.mark.parametrize("key", ["left", "protected left"])
+def test_max_red_of_a_movement_holds_in_an_evaluation(key, grid_city):
+    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {key: 20.0}})
     overrides = [
         ArmSimulator(EvaluationTask(city, ("SA101",), 120.0)).run(*parse("max-pressure"), Demand(1)).overrides_by_reason
         for city in (grid_city, replace(grid_city, safety=safety))

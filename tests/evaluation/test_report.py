@@ -1,5 +1,6 @@
 """The report: names and figures that fit on paper, maps, and what is better or worse."""
 
+import html
 import json
 import os
 import re
@@ -145,6 +146,7 @@ def test_report_tells_what_each_arm_is(tmp_path, name):
     conditions = {"city": "city.toml", "tls": [], "models": {}, "policies": policies}
     page = report.write(tmp_path, compared, results, conditions).read_text()
     assert all(f"<li><b>{arm.name}</b>: " in page for arm in compared)
+    assert f"controlled as one. {name[0].upper()}{name[1:]}: {report.MEANINGS[compared[0].kind]}" in html.unescape(page)
     shown = {arm: "/".join(Path(path).parts[-3:]) for arm, (path, _) in policies.items()}
     assert all(f"{arm}: {path}, SHA-256 {'0' * 64}" in page for arm, path in shown.items())
     assert "counter(pages)" in page and 'name="viewport"' in page and '<a href="#service">' in page

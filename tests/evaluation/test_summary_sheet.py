@@ -18,14 +18,14 @@ def results_of(**delays_s):
     ("candidate", "judgement", "text"),
     [
         ((20, 22, 21), "better",
-            "Served control cuts the mean delay of fixed control by 33 %, from 31.3 to 21.0 s a vehicle (95 % interval of "
+            "Served control cuts the mean delay of fixed control by 33 %, from 31.3 to 21.0 s a trip (95 % interval of "
             "the reduction 8.9 to 11.8 s; 3 simulations with other drivers)."),
         ((41, 42, 41), "worse",
-            "Served control adds 10.0 s (32 %) to the mean delay of fixed control, from 31.3 to 41.3 s a vehicle (95 % "
+            "Served control adds 10.0 s (32 %) to the mean delay of fixed control, from 31.3 to 41.3 s a trip (95 % "
             "interval of the increase 7.5 to 12.5 s; 3 simulations with other drivers)."),
         ((20, 40, 21), "undecided",
             "Served control does not change the mean delay of fixed control clearly: it is 27.0 instead of 31.3 s a "
-            "vehicle (95 % interval of the difference -28.7 to +20.0 s; 3 simulations with other drivers)."),
+            "trip (95 % interval of the difference -28.7 to +20.0 s; 3 simulations with other drivers)."),
     ],
 )  # fmt: skip
 def test_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, judgement, text):
@@ -41,7 +41,7 @@ def test_sentence_names_other_vehicles_one_simulation_and_a_lonely_arm():
     more = verdict("served", "fixed", results_of(served=(30, 53, 31), fixed=(30, 33, 31)), False)
     assert more.judgement == "undecided" and "it is 38.0 instead of 31.3 s" in more.text
     alone = verdict("served", None, three, False)
-    assert alone.text == "Served control was simulated alone: its mean delay is 21.0 s a vehicle."
+    assert alone.text == "Served control was simulated alone: its mean delay is 21.0 s a trip."
     added = verdict("served", "fixed", results_of(served=(1, 1), fixed=(0, 0)), False).text
     assert "adds 1.0 s to the mean delay" in added
 

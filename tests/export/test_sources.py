@@ -115,6 +115,16 @@ def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
         assert part in output, output
 
 
+def test_describe_has_the_longest_reds_of_the_city(grid_models, tmp_path, capsys):
+    city = tmp_path / "city.toml"
+    bounds = (
+        '[tl.SA108]\nsignals = ["C1", "C2"]\ndialect = "sappo"\nmax_red_s = { left = 90, "protected left" = 150 }\n'
+    )
+    city.write_text(f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n{bounds}')
+    assert main(["describe", str(grid_models / "SA108" / "1"), "--city", str(city)]) == 0
+    assert capsys.readouterr().out.count("    max red  left 90 s, protected left 150 s\n") == 2
+
+
 def test_describe_refuses_a_folder_without_a_model(tmp_path, capsys):
     assert main(["describe", str(tmp_path)]) == 2
     assert "has no saved_model.pb; pass the folder of a version" in capsys.readouterr().err

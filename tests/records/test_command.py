@@ -17,6 +17,7 @@ from records.export import TABLES
 from tests.conftest import ROOT
 from tests.records import mcap_bytes
 from tests.records.recorded_city import RUN, SECONDS, SILENT_TL, RecordedCity
+from tests.records.test_replay import rewrite
 
 PROG = "greenserve record"
 
@@ -69,6 +70,15 @@ def test_info_for_people_has_models_and_what_is_missing(whole, killed, run):
     text = run("info", killed)
     assert re.search(r"^whole +no$", text, re.M)
     assert re.search(r"^missing +killed\.mcap: cut off after byte [\d,]+$", text, re.M)
+
+
+def test_info_has_the_longest_reds_of_movements(whole, tmp_path, run):
+    def bounded(city):
+        city.safety = json.dumps(json.loads(city.safety) | {"max_red_s_of_signal": {"A0": {"protected left": 90.0}}})
+
+    bounded_path = rewrite(whole, tmp_path / "bounded.mcap", city=bounded)
+    assert re.search(r"^max red +A0: protected left 90 s$", run("info", bounded_path), re.M)
+    assert "max red" not in run("info", whole)
 
 
 def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorded_city, run):

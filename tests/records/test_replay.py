@@ -198,10 +198,11 @@ def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, c
         assert sum(len(step.step.commands) for step in run.steps()) > 5
 
 
-def test_max_red_of_movements_is_that_of_the_record(tmp_path, grid_city):
-    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {"through": 12.0}})
-    record_run(tmp_path / "run.mcap", replace(grid_city, safety=safety), 150)
-    assert replayed(tmp_path / "run.mcap").differences.first is None
+@pytest.mark.parametrize("key", ["through", "protected left"])
+def test_max_red_of_movements_is_that_of_the_record(key, tmp_path, grid_city):
+    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {key: 12.0}})
+    record_run(tmp_path / "run.mcap", replace(grid_city, safety=safety), 150, steps_a_file=10)
+    check_files_together_and_alone(tmp_path)
 
     def without(city):
         city.safety = json.dumps({**json.loads(city.safety), "max_red_s_of_signal": {}})

@@ -1,11 +1,14 @@
 """`greenserve record report` and `greenserve record export --atspm`."""
 
 import csv
+import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 
 import pytest
 
 from controller.recording.detectors import FUNCTIONS
+from controller.recording.sentences import reason_name
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -29,7 +32,19 @@ def test_report_is_one_page_with_every_picture(whole, run, tmp_path):
         "Queue Length",
     }
     assert not [p for p in root.iter("p") if p.get("class") == "none"]
-    assert "Arrivals on Green: " in out.read_text("utf-8")
+    text = out.read_text("utf-8")
+    assert "Arrivals on Green: " in text and re.search(r"Split Monitor, phase 2 \(\w+bound through", text)
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), [(0, 150), (0, 60), (60, 100), (1, 1.5)])
+def test_report_counts_overrides_of_its_time_by_reason(from_s, to_s, whole, recorded_city, run, tmp_path):
+    run("report", whole, "--out", tmp_path / "page.html", "--from", str(from_s), "--to", str(to_s))
+    (text,) = re.findall(r"the safety rules replaced, by reason: (.*)\.<", (tmp_path / "page.html").read_text("utf-8"))
+    counts = dict(reversed(each.split()) for each in text.split(", ")) if text != "none" else {}
+    states = [each for _, tls, _ in recorded_city.steps for tl_step in tls.values() for each in tl_step.states]
+    own = Counter(reason_name(o.reason) for each in states if from_s <= each.at_s <= to_s for o in each.overrides)
+    assert counts == {reason: str(count) for reason, count in own.items()} and bool(own) == (to_s > 2)
+    assert list(counts) == [reason for reason, _ in own.most_common()]
 
 
 def test_report_has_the_given_time_of_day(whole, run, tmp_path):

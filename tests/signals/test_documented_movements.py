@@ -52,6 +52,10 @@ def test_documented_max_red_is_that_of_two_left_turns(city_of):
     lefts = {name: bound_s for name, bound_s in own_s.items() if "left" in name}
     assert len(lefts) == 4 and lefts.pop("southbound left") == {60.0}
     assert list(lefts.values()) == [{90.0}] * 3
+    protected_s = {group.name: {safety.times.max_unprotected_s[link] for link in group.links} for group in names.groups}
+    assert [name for name, bounds_s in protected_s.items() if bounds_s == {150.0}] == [
+        name for name in protected_s if "left" in name
+    ]
 
 
 def test_documented_key_of_another_tl_is_refused(city_of, grid_street):

@@ -57,6 +57,12 @@ def test_states_are_named_by_their_green_movements(state, name):
     assert movement_names(CROSSROADS).of_state(state) == name
 
 
+def test_a_name_may_have_the_state_behind_it():
+    names = movement_names(CROSSROADS)
+    assert names.with_letters("rrGrrrrrGrrr") == "northbound and southbound left (rrGrrrrrGrrr)"
+    assert names.with_letters("rr?") == "rr?"
+
+
 def test_a_left_of_which_a_link_is_protected_is_not_permissive():
     names = movement_names(junction(*approach("n", NORTH, "sll")))
     assert names.of_state("rGg") == names.of_state("rGG") == "northbound left"
@@ -113,7 +119,8 @@ def test_links_are_found_by_kind_and_by_key_but_for_u_turns():
     signal = junction(*approach("n", NORTH, "slt"), *approach("s", SOUTH, "sR"), crossing(WEST, "", "x", "y"))
     assert links_by_key(signal) == {
         "through": {0, 3}, "left": {1}, "right": {4}, "crossing": {5}, "n": {0}, "n:left": {1}, "s": {3}, "s:right": {4},
-        "x:crossing": {5}, "y:crossing": {5},
+        "x:crossing": {5}, "y:crossing": {5}, "protected left": {1}, "protected right": {4}, "n:protected left": {1},
+        "s:protected right": {4},
     }  # fmt: skip
 
 

@@ -3,9 +3,12 @@
 import logging
 import shlex
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from city import street_shapes
 from city.network import StreetNetwork
+from controller.assembly import Start
 from controller.config import ControllerConfig
 from controller.operator.operator_token import OperatorToken
 from controller.operator.page.collector import Collector
@@ -17,6 +20,10 @@ from controller.operator.service import OperatorService
 from controller.operator.tl_layout import TlLayout
 from controller.sumo.connection import SumoConnection, ViewConnection
 from controller.telemetry.traffic import TrafficMeter
+from signals.movement_names import MovementNames
+
+if TYPE_CHECKING:  # the extra `record` is not installed everywhere
+    from controller.operator.page.earlier_traffic import EarlierTraffic
 
 log = logging.getLogger("controller")
 
@@ -37,9 +44,10 @@ class LivePage:
         self._socket = listen(*address)
         self._collector: Collector | None = None
         self._server: PageServer | None = None
+        self._earlier: EarlierTraffic | None = None
 
-    def begin(self, street: StreetNetwork, connection: SumoConnection) -> None:
-        """Answer browsers from now on. Raises InputError."""
+    def begin(self, street: StreetNetwork, connection: SumoConnection, start: Start) -> None:
+        """Answer browsers from now on. Raises InputError. `start`: of the run."""
         city, service = self._config.city, self._service
         known = service.state.layout
         layout = TlLayout(known.contracts.values(), connection.lanes, known.names)
@@ -54,12 +62,14 @@ class LivePage:
             if_lost=_if_lost(self._config),
         )
         self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
+        self._earlier = _earlier_traffic(self._config.record, layout, start)
         self._server = PageServer(
             Site(self._socket, data, self._token.value),
             service,
             Exports(service.policies, city.serving.models_dir),
             self._collector,
             self._traffic,
+            self._earlier,
         )
         self._server.start()
         value, file = self._token
@@ -72,10 +82,27 @@ class LivePage:
         return self._collector is not None and self._collector.collect(connection, now)
 
     def close(self) -> None:
+        if self._earlier is not None:
+            self._earlier.close()
         if self._server is not None:
             self._server.stop()
         else:
             self._socket.close()
+
+
+def _earlier_traffic(folder: Path | None, layout: TlLayout, start: Start) -> "EarlierTraffic | None":
+    """The traffic of the last record in the folder of this run's; None without a record."""
+    if folder is None:
+        return None
+    from controller.operator.page.earlier_traffic import EarlierTraffic
+    from controller.recording.run_start import encode_signal, plan_digest
+
+    signals = [encode_signal(id, running, MovementNames()) for id, running in start.signals.items()]
+    try:
+        return EarlierTraffic(folder, plan_digest(layout.contracts.values(), signals))
+    except OSError as error:
+        log.warning("the page compares traffic with no earlier record (%s)", error)
+        return None
 
 
 def _if_lost(config: ControllerConfig) -> str:

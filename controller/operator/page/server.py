@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from aiohttp import WSCloseCode, web
@@ -38,6 +38,9 @@ from controller.operator.run_state import MAX_LOGGED_COMMANDS, KeptStep
 from controller.operator.service import OperatorService
 from controller.telemetry.traffic import TrafficMeter
 from protos import control_pb2
+
+if TYPE_CHECKING:  # the extra `record` is not installed everywhere
+    from controller.operator.page.earlier_traffic import EarlierTraffic
 
 MIN_FRAME_INTERVAL_S = 0.1
 """Wall time between two frames of a watcher, at least: vehicles are not read more often either."""
@@ -101,7 +104,13 @@ class PageServer(FrameServer[LiveWatcher]):
     output = "the controller's log"
 
     def __init__(
-        self, site: Site, service: OperatorService, exports: Exports, collector: Collector, traffic: TrafficMeter
+        self,
+        site: Site,
+        service: OperatorService,
+        exports: Exports,
+        collector: Collector,
+        traffic: TrafficMeter,
+        earlier: "EarlierTraffic | None" = None,
     ) -> None:
         """Prepare the page; `start` answers requests.
 
@@ -111,12 +120,13 @@ class PageServer(FrameServer[LiveWatcher]):
             exports: where its models come from.
             collector: reads from SUMO for the page.
             traffic: of the run.
+            earlier: of the record that the traffic is compared with.
         """
         super().__init__(site)
         self._street = site.street
         self._service, self._state = service, service.state
         self._exports = exports
-        self._collector, self._traffic = collector, traffic
+        self._collector, self._traffic, self._earlier = collector, traffic, earlier
         self._awaiting: set[LiveWatcher] = set()
         """Those that have asked and wait for news: a step wakes the page for them alone."""
         self._made_s = 0.0
@@ -425,7 +435,10 @@ class PageServer(FrameServer[LiveWatcher]):
                 self._service.alarms.current(with_ended=True),
                 state.commands(),
             ),
-            "traffic": panels.traffic(state.tls, self._traffic.recent()),
+            "traffic": {
+                **panels.traffic(state.tls, self._traffic.recent()),
+                "earlier": self._earlier.at(state.second) if self._earlier is not None else None,
+            },
             "settings": self._service.settings(),
             "failure": state.failure,
             "collect_ms": round(1000 * collector.took_s, 2),

@@ -39,7 +39,7 @@ def delays(view: SignalView, phase: int) -> list[tuple[float, float]]:
 
 def draw(view: SignalView, phase: int) -> str:
     """The picture of a phase as SVG, or a sentence without readings of its lanes."""
-    title = f"{TITLE}, phase {phase}"
+    title = f"{TITLE}, {view.phase_name(phase)}"
     if len(view.readings.lanes.get(phase, ())) < 2 or not view.bins:
         return sentence(title, "needs readings of the phase's lanes, of which there are none.")
     found = delays(view, phase)

@@ -29,13 +29,14 @@ def draw(view: SignalView, phase: int) -> str:
     known."""
     other = OPPOSING.get(phase)
     first, second = _volumes(view, phase), _volumes(view, other) if other is not None else []
+    names = [view.phase_name(number) for number in (phase, other) if number is not None]
     title = f"{TITLE}, phase {phase}" + (f" and {other}" if second else "")
     if not first and not second:
         return sentence(title, "needs advance detectors or counted vehicles, of which there are none.")
     both = [(a, x + y) for (a, x), (_, y) in zip(first, second, strict=False)]
     source = "advance detectors" if view.numbers(phase, ADVANCE) else "lane readings"
-    legend = [Entry(f"Phase {phase}", RED)] if first else []
-    legend += [Entry(f"Phase {other}", BLUE, width=2.6)] if second else []
+    legend = [Entry(names[0], RED)] if first else []
+    legend += [Entry(names[1], BLUE, width=2.6)] if second else []
     if both:
         legend += [Entry("Combined", GREEN, width=1), Entry(f"{phase} D-Factor", RED, dash="4 3")]
         legend += [Entry(f"{other} D-Factor", BLUE, dash="1 2")]

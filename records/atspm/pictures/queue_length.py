@@ -21,7 +21,7 @@ MAX_POINTS = 500
 
 def draw(view: SignalView, phase: int) -> str:
     """The picture of a phase as SVG, or a sentence without readings of its lanes."""
-    title = f"{TITLE}, phase {phase}"
+    title = f"{TITLE}, {view.phase_name(phase)}"
     readings = view.readings.lanes.get(phase, [])
     if not readings:
         return sentence(title, "needs readings of the phase's lanes, of which there are none.")

@@ -73,6 +73,11 @@ class SignalView:
             (f"Phase {each.number}: {each.description}" for each in self.phases.phases if each.number == phase), ""
         )
 
+    def phase_name(self, phase: int) -> str:
+        """A phase with its movements, such as `phase 2 (eastbound through, eastbound right)`."""
+        number, _, movements = self.description(phase).partition(": ")
+        return f"{number.lower()} ({movements})" if movements else f"phase {phase}"
+
     def times_s(self, code: Code, parameter: int) -> list[float]:
         """The times of an event."""
         return self._times_s.get((code, parameter), [])

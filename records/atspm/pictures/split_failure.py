@@ -66,7 +66,7 @@ def occupancy_ratios(view: SignalView, phase: int) -> list[OccupancyRatios]:
 
 def draw(view: SignalView, phase: int) -> str:
     """The picture of a phase as SVG, or a sentence without presence detectors or a complete green."""
-    title = f"{TITLE}, phase {phase}"
+    title = f"{TITLE}, {view.phase_name(phase)}"
     if not view.numbers(phase, PRESENCE):
         return sentence(title, "needs presence detectors, of which there are no events.")
     found = occupancy_ratios(view, phase)

@@ -50,7 +50,7 @@ def draw(view: SignalView, phase: int) -> str:
     legend += [Entry("Pedestrians", ORANGE, TRIANGLE)] if walked else []
     legend.append(Entry("Mean", BLACK, dash="6 3", width=1))
     canvas = Canvas(
-        f"{TITLE}, phase {phase}",
+        f"{TITLE}, {view.phase_name(phase)}",
         f"{len(splits)} splits, {mean_s:.0f} s Avg. Split, {p85_s:.0f} s 85th percentile",
         time_axis(view.period, HALF_WIDTH),
         number_axis("Phase Duration (s)", durations[-1]),

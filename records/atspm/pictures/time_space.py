@@ -121,7 +121,8 @@ def draw(
                 ((a, stop_line.at_m), (b, stop_line.at_m)) for a, b, own in bands[stop_line.signal] if own == colour
             ]
             canvas.segments(pairs, colour, width)
-        canvas.label((begin_s, stop_line.at_m), f"{views[stop_line.signal].name}, phase {stop_line.phase}", dy_px=-6)
+        view = views[stop_line.signal]
+        canvas.label((begin_s, stop_line.at_m), f"{view.name}, {view.phase_name(stop_line.phase)}", dy_px=-6)
     return canvas.svg()
 
 

@@ -472,3 +472,15 @@ def test_no_picture_of_any_period_draws_outside_of_its_axes(made):
 
 def test_sentence_is_escaped():
     assert "".join(ET.fromstring(sentence("<a>", "\x00 & b.")).itertext()) == "<a>: \ufffd & b."
+
+
+@pytest.mark.parametrize("kind", page.HALF_PICTURES)
+def test_a_picture_names_the_movements_of_its_phase(kind):
+    detections = [Detection("advance:a_0", time_s, is_on) for time_s in (30.0, 60.0) for is_on in (True, False)]
+    readings = SignalReadings(lanes={2: [LaneReading(float(s), 3, 1, s) for s in range(100)]})
+    drawn = kind.draw(view(detections=detections, readings=readings), 2)
+    assert "hase 2 (a north through)" in drawn, drawn
+
+
+def test_a_phase_without_a_description_has_its_number():
+    assert view().phase_name(4) == "phase 4 (b east through)" and view().phase_name(9) == "phase 9"

@@ -43,6 +43,11 @@ EQUIVALENT_MUTANTS = {
     ),
     "monitor.SignalMonitor.__init__: state[i] in 'gG' -> state[i] not in 'gG'": _SOME_AND_OTHERS,
     "service_bounds.ServiceBounds.__init__: state[i] in GREEN -> state[i] not in GREEN": _SOME_AND_OTHERS,
+    "monitor.SignalMonitor.__init__: state[i] == 'G' -> state[i] != 'G'": _SOME_AND_OTHERS,
+    "service_bounds.ServiceBounds.__init__: state[i] in PROTECTED_GREEN -> state[i] not in PROTECTED_GREEN": (
+        _SOME_AND_OTHERS
+    ),
+    "safety_times.movement_max_reds_s: min(each, default=math.inf) -> min(each, default=0.0)": _NO_LINKS,
     "monitor.MonitorState: is_controlled: bool = True -> is_controlled: bool = False": (
         "without a state, follow_program compares nothing and check_shown begins anew in either case"
     ),

@@ -209,8 +209,9 @@ def test_states_under_adversarial_requests_break_no_rule(kind, street, times_as_
             rng.choice([45, 90, 180]),
             rng.choice([1.0, 1.0, 0.5, 0.1]),
         )
-        own_s = [rng.choice([math.inf, 30, 60]) for _ in signal.links]
+        own_s, protected_s = ([rng.choice([math.inf, 30, 60]) for _ in signal.links] for _ in range(2))
         times = SafetyTimes(3, rng.choice([4, 7]), all_red_s, max_red_s=max_red_s, movement_max_red_s=own_s)
+        times = replace(times, max_unprotected_s=protected_s)
         phases = [phase.state for phase in signal.plan.phases]
         greens = [phases[i] for i in signal.plan.greens]
         safety = SignalSafety(signal, times, greens)
@@ -440,3 +441,48 @@ def test_link_is_reported_again_after_a_state_of_another_length(monitor):
     assert first_alarm_s(monitor, "GgGr", 0) is not None
     monitor.check_shown("G", 1000, 1001)
     assert first_alarm_s(monitor, "GgGr", 1001) == MAX_RED_AND_SERVICE_S + 1
+
+
+PROTECTED_GREENS = ("GgGr", "rGrr", "rrrG")
+PROTECTED_AND_SERVICE_S = 60 + 4 * (5 + 3 + 1)
+
+
+@pytest.fixture
+def protecting(crossing):
+    """A monitor with a bound on the protected greens of link 1, and one on those of link 0, which always has them."""
+    times = SafetyTimes(3, 5, 1, max_unprotected_s=(60, 60, math.inf, math.inf))
+    return SignalMonitor(crossing, times, PROTECTED_GREENS)
+
+
+def test_link_without_protected_greens_is_reported_once_until_it_has_one(protecting):
+    for _ in range(2):
+        assert first_alarm_s(protecting, "GgGr", 0) == PROTECTED_AND_SERVICE_S + 1
+        assert first_alarm_s(protecting, "GgGr", 0) is None
+        protecting.check_shown("rGrr", 0, 1)
+    (alarm,) = protecting.check_shown("GgGr", 0, 100)
+    assert alarm.message == "link 1 has had no protected green for 100 s" and alarm.at_s == 100
+
+
+def test_protected_greens_are_monitored_only_where_some_phase_has_none(crossing):
+    times = SafetyTimes(3, 5, 1, max_unprotected_s=(60,) * 4)
+    for greens in (["GgGr"], ["rGrr"], ["GgGr", "rrrG", "rgrr"]):
+        assert first_alarm_s(SignalMonitor(crossing, times, greens), "GgGr" if len(greens) < 3 else "rrrr", 0) in (
+            None, 60 + 4 * 9 + 1,
+        )  # fmt: skip
+    assert first_alarm_s(SignalMonitor(crossing, times, ["GgGr", "GGrr"]), "GgGr", 0) == 60 + 3 * 9 + 1
+
+
+@pytest.mark.parametrize(
+    ("shown", "waits_on"), [("rGrr", 0), ("oooo", 0), ("OOOO", 0), ("Gg", 0), ("GgGr", 50), ("rrrr", 50)]
+)
+def test_time_under_the_program_does_not_count_and_its_protected_greens_do(protecting, shown, waits_on):
+    assert protecting.check_shown("GgGr", 0, 50) == []
+    protecting.follow_program(shown, 50)
+    protecting.follow_program("GgGr", 150)
+    assert first_alarm_s(protecting, "GgGr", 250) == PROTECTED_AND_SERVICE_S + 1 - waits_on
+
+
+def test_state_of_another_length_begins_the_time_without_protected_greens_anew(protecting):
+    assert protecting.check_shown("GgGr", 0, 50) == []
+    protecting.check_shown("G", 50, 51)
+    assert first_alarm_s(protecting, "GgGr", 51) == PROTECTED_AND_SERVICE_S + 1

@@ -28,10 +28,12 @@ SOME_TIMES = st.builds(
 def calls_needed(signal, greens, times, requests):
     """Follow requests, each for some seconds; return the number of calls that show what calls at every second show.
 
-    Every third link has a max red of its own, 10 s less than the others.
+    Every third link has a max red of its own, 10 s less than the others, and every second one a bound on protected
+    greens.
     """
     own_s = [math.inf if i % 3 else times.max_red_s - 10 for i in range(len(signal.links))]
-    times = replace(times, movement_max_red_s=own_s)
+    unprotected_s = [math.inf if i % 2 else times.max_red_s + 10 for i in range(len(signal.links))]
+    times = replace(times, movement_max_red_s=own_s, max_unprotected_s=unprotected_s)
     every, sparse = SignalSafety(signal, times, greens), SignalSafety(signal, times, greens)
     for safety in (every, sparse):
         safety.start_from(greens[0], 0)

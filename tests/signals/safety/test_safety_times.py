@@ -66,6 +66,10 @@ def test_times_of_a_signal(city, times):
     assert times_for(CONTRACT, city, False) == times
 
 
+INF = math.inf
+SIGNAL = junction(*approach("n", 0.0, "srl"), *approach("s", 180.0, "sl"), crossing_of(270.0, "", "x"))
+
+
 @pytest.mark.parametrize(
     ("stated", "floors", "bounds_s"),
     [
@@ -79,9 +83,28 @@ def test_times_of_a_signal(city, times):
     ],
 )
 def test_max_red_of_a_link_is_the_smallest_of_its_movements(stated, floors, bounds_s):
-    signal = junction(*approach("n", 0.0, "srl"), *approach("s", 180.0, "sl"), crossing_of(270.0, "", "x"))
     limits = Safety(floors=floors, max_red_s_of_signal={"J": stated} if stated else {})
-    assert movement_max_reds_s(signal, limits) == bounds_s
+    assert movement_max_reds_s(SIGNAL, limits) == (bounds_s, [])
+
+
+@pytest.mark.parametrize(
+    ("stated", "floors", "bounds_s"),
+    [
+        ({"protected left": 90.0}, "street", [INF, INF, 90.0, INF, 90.0, INF]),
+        ({"protected left": 90.0, "n:protected left": 60.0}, "street", [INF, INF, 60.0, INF, 90.0, INF]),
+        ({"protected right": 50.0, "s:protected left": 40.0}, "street", [INF, 50.0, INF, INF, 40.0, INF]),
+        ({"protected through": 50.0, "protected crossing": 40.0}, "street", []),
+        ({"protected left": 90.0}, "dialect", []),
+    ],
+)
+def test_time_without_a_protected_green_is_that_of_turns(stated, floors, bounds_s):
+    limits = Safety(floors=floors, max_red_s_of_signal={"J": stated})
+    assert movement_max_reds_s(SIGNAL, limits) == ([], bounds_s)
+    both = replace(limits, max_red_s_of_signal={"J": {**stated, "right": 45.0}})
+    assert movement_max_reds_s(SIGNAL, both) == (
+        [INF, 45.0, INF, INF, INF, INF] if floors == "street" else [],
+        bounds_s,
+    )
 
 
 def test_min_and_max_green_of_a_plan_do_not_apply_to_its_links():

@@ -1,6 +1,7 @@
 """Safety rules, monitors and TLs that go on from a state in a record behave as those that never stopped."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from tests.conftest import GRID
 from tests.signals.dialects.toy_counts import ToySequencer
 from tests.signals.single_signal import GREENS, one_signal
 
-TIMES = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_green_s=20, max_red_s=30)
-LIMITS = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=5)
+PROTECTED = (60.0, 50.0, math.inf, 40.0)
+TIMES = SafetyTimes(3, 5, 1, max_green_s=20, max_red_s=30, max_unprotected_s=PROTECTED)
+LIMITS = SafetyTimes(3, 5, 1, max_red_s=5)
 
 
 def resumed(first, second, kind):
@@ -82,7 +84,8 @@ def test_state_of_another_signal_is_refused(crossing, links):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(1, 20), REQUESTS, st.booleans()), max_size=25), st.integers(0, 24))
 def test_monitor_goes_on_from_a_saved_state(crossing, shown, saved_after):
-    first = second = SignalMonitor(crossing, LIMITS, GREENS)
+    limits = replace(LIMITS, max_unprotected_s=[bound_s / 10 for bound_s in PROTECTED])
+    first = second = SignalMonitor(crossing, limits, GREENS)
     now = 0
     for k, (duration_s, state, is_own_program) in enumerate(shown):
 
@@ -98,7 +101,7 @@ def test_monitor_goes_on_from_a_saved_state(crossing, shown, saved_after):
             assert alarms == check(second)
         now += duration_s
         if k == saved_after:
-            second = resumed(first, SignalMonitor(crossing, LIMITS, GREENS), MonitorState)
+            second = resumed(first, SignalMonitor(crossing, limits, GREENS), MonitorState)
 
 
 ANSWERS = st.one_of(st.just(None), st.integers(0, 1), st.just(7))
@@ -155,6 +158,18 @@ def test_link_beyond_max_red_is_not_reported_again_after_a_saved_state(crossing)
     assert monitor.check_shown("GgGr", 0, 5) == []
     assert [alarm.rule.value for alarm in monitor.check_shown("GgGr", 5, 100)] == ["max_red_exceeded"]
     assert resumed(monitor, SignalMonitor(crossing, LIMITS, GREENS), MonitorState).check_shown("GgGr", 100, 110) == []
+
+
+def test_time_without_a_protected_green_is_saved(crossing):
+    """Link 1 has been green for all the time, but permissively."""
+    greens, times = ["GgGr", "rGrr"], SafetyTimes(3, 5, max_unprotected_s=(math.inf, 50, math.inf, math.inf))
+    safety, monitor = SignalSafety(crossing, times, greens), SignalMonitor(crossing, times, greens)
+    safety.start_from("GgGr", 0)
+    assert not monitor.check_shown("GgGr", 0, 40)
+    safety = resumed(safety, SignalSafety(crossing, times, greens), SignalState)
+    assert [safety.permit("GgGr", second)[0].state for second in (49.999, 50.0)] == ["GgGr", "ygyr"]
+    monitor = resumed(monitor, SignalMonitor(crossing, times, greens), MonitorState)
+    assert not monitor.check_shown("GgGr", 40, 74) and len(monitor.check_shown("GgGr", 74, 75)) == 1
 
 
 def test_monitor_of_the_sample_city_saves_links_that_were_never_seen_to_change():

@@ -481,7 +481,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 $("alarm-count").addEventListener("click", () => select(-1));
-$("legend-fold").open = localStorage.getItem("legend") !== "closed";
+$("legend-fold").open = localStorage.getItem("legend") !== "closed" && innerWidth > 760; // on a phone it would hide the map
 $("legend-fold").addEventListener("toggle", () => { if (!$("legend-fold").open) localStorage.setItem("legend", "closed"); });
 window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, tlPanel: () => tlPanel, run: () => run, player: () => player };  // for tests, and for a look from the browser's console
 connect();

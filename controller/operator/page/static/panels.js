@@ -84,11 +84,13 @@ export class CityPanel {
   }
 
   // Rows are changed and not replaced: a click may last longer than an update.
-  traffic({ vehicles, halting, delay_s, mean_vehicles, mean_halting, span_s, worst }, kmh) {
-    const last = `last ${number(Math.max(span_s / 60, 1), 0)} min`, mean = (value) => (value === null ? "" : `mean of ${last}: ${number(value)}`);
+  // Compared with the earlier record that the controller has found, else with the city's own last minutes.
+  traffic({ vehicles, halting, delay_s, mean_vehicles, mean_halting, span_s, worst, earlier }, kmh) {
+    const last = `last ${number(Math.max(span_s / 60, 1), 0)} min`;
+    const mean = (value, then) => (earlier ? `${earlier.of} at this time: ${number(then, 0)}` : value === null ? "" : `mean of ${last}: ${number(value)}`);
     const minutes = (seconds) => (seconds === null ? "–" : `${number(seconds / 60)} min`);
-    for (const [id, text] of Object.entries({ vehicles: number(vehicles, 0), "mean-vehicles": mean(mean_vehicles), halting: number(halting, 0), "mean-halting": mean(mean_halting),
-      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": delay_s === null ? "" : `of all vehicles, ${last}` })) $(id).textContent = text;
+    for (const [id, text] of Object.entries({ vehicles: number(vehicles, 0), "mean-vehicles": mean(mean_vehicles, earlier?.vehicles), halting: number(halting, 0), "mean-halting": mean(mean_halting, earlier?.halting),
+      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": (delay_s === null ? "" : `of all vehicles, ${last}`) + (earlier ? ` (${earlier.of}: ${minutes(earlier.delay_s)})` : "") })) $(id).textContent = text;
     const body = $("worst").tBodies[0];
     $("worst").hidden = !worst.length; $("no-worst").hidden = worst.length > 0;
     while (body.rows.length > worst.length) body.lastElementChild.remove();
@@ -305,8 +307,8 @@ export class TlPanel {
       const chosen = mode === "policy" && decision.action.length ? decision.action[0] : mode === "policy" || mode === "hold" ? greens.indexOf(this.requested) : -1;
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
       greens.forEach((state, k) => {
-        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${score === undefined ? " plain" : ""}` });
-        row.append(element("span", names[k], { title: `green ${k}, ${state}${decision.phases[0] === k ? ", shown" : ""}` }));
+        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${score === undefined ? " plain" : ""}`, "data-state": state });
+        row.append(element("span", names[k], { title: `green ${k}, ${state}` }));
         if (score !== undefined) row.append(element("meter", "", { min: low, max: high, value: score, title: state }), element("span", number(score, 3)));
         rows.push(row);
       });
@@ -319,10 +321,15 @@ export class TlPanel {
 
   // A table by lane, with the kinds of features as columns; on the map, lanes by their queue or density.
   showFeatures(values) {
-    const kinds = [], lanes = new Map(), others = [];
+    const kinds = [], lanes = new Map(), others = [], greens = this.tl.green_names[0] ?? [];
+    const perGreen = (kind) => greens.length > 1 && this.tl.features.filter((each) => each[0] === kind && !each[2]).length === greens.length;
     this.values = new Map();
     this.tl.features.forEach(([kind, signal, lane], k) => {
-      if (!lane) { others.push([`${kind.replaceAll("_", " ")} ${signal}`, values[k]]); return; }
+      if (!lane) {
+        const green = perGreen(kind) ? greens[others.filter((each) => each[2] === kind).length] : signal;
+        others.push([`${kind.replaceAll("_", " ")} ${green}`, values[k], kind]);
+        return;
+      }
       if (!kinds.includes(kind)) kinds.push(kind);
       if (!lanes.has(lane)) lanes.set(lane, new Map());
       lanes.get(lane).set(kind, values[k]);
@@ -356,6 +363,7 @@ export class TlPanel {
         return figure;
       }));
     }
+    for (const row of document.querySelectorAll("#tl-choice .choice")) row.classList.toggle("now", row.dataset.state === shown[0]);
     if (!states.permitted) return;
     const rows = this.tl.signals.map((signal, k) => {
       const row = element("tr");

@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import numpy as np
@@ -43,7 +44,11 @@ class Page(OperatedRun):
         site = Site(listen("127.0.0.1", 0), self.street, operator_token.new_token())
         self.traffic = TrafficMeter(self.contracts, street)
         self.traffic.track(self.layout.lanes)
-        self.server = PageServer(site, self.service, Exports(None, Path("models")), self.collector, self.traffic)
+        self.earlier: dict[float, dict] = {}
+        """By second, the figures of an earlier record."""
+        earlier = SimpleNamespace(at=self.earlier.get)
+        exports = Exports(None, Path("models"))
+        self.server = PageServer(site, self.service, exports, self.collector, self.traffic, earlier)
         self.server.start()
         self.url = site.url.rstrip("/")
         self.port = site.port
