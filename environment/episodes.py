@@ -292,7 +292,7 @@ class Episodes:
         own = {name: value for each in agents.values() for name, value in each.items()}
         self.figures.append({**now, **system, **own, **total})
         every = {**(now if system or agents else {}), **system, **total}
-        return {tl: {**every, **agents.get(tl, {})} for tl in self.contracts}
+        return {tl: {**every, **agents[tl]} if agents else every for tl in self.contracts}
 
     def render(self) -> NDArray[np.uint8] | None:
         """The street around the target TLs: uint8 [height, width, 3]; None without a render mode. Raises

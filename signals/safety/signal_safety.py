@@ -368,8 +368,10 @@ class SignalSafety:
         service = self._service(green, now)
         if service is not None and service[1] != green:
             return False
-        young = self._young(now)
-        return not young or not young & _green_links(self.shown) & ~_green_links(green)
+        links = zip(self.shown, green, self._settled_s, strict=True)
+        return now >= self._ages_matter_until_s or not any(
+            c in GREEN and following not in GREEN and now < settled_s for c, following, settled_s in links
+        )
 
     def _has_served(self, forced: str, now: float) -> bool:
         return self.shown == forced and all(
@@ -518,8 +520,3 @@ class SignalSafety:
         self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
         self.permitted = PermittedState(self.signal, self.shown, seal=_SEAL)
-
-
-def _green_links(state: str) -> int:
-    """The links of a state that show G or g, as a mask."""
-    return links_that_show(PROTECTED, state) | links_that_show(PERMISSIVE, state)

@@ -66,6 +66,9 @@ EQUIVALENT_MUTANTS = {
     "signal_safety.SignalSafety.resume: max(self._settled_s, default=-math.inf) -> "
     "max(self._settled_s, default=math.inf)": _NO_LINKS,
     "signal_safety.SignalSafety.resume: -math.inf -> -0.0": _NO_LINKS,
+    "signal_safety.SignalSafety.allows: now >= self._ages_matter_until_s -> now > self._ages_matter_until_s": (
+        "no link is younger at that moment either"
+    ),
     "signal_safety.SignalSafety._young: now >= self._ages_matter_until_s -> now > self._ages_matter_until_s": (
         "at this moment the mask has no link either"
     ),

@@ -226,6 +226,11 @@ class TestByExample:
             overridden = reasons(copy.deepcopy(safety).permit(green, now)[1]) - late
             assert (green in allowed) == (not overridden), green
 
+    def test_a_green_may_end_at_its_min_green_while_another_link_shows_yellow(self, crossing):
+        safety = adopted(crossing, TIMES, "GgGr")
+        safety.permit("Ggrr", 5)
+        assert safety.shown == "Ggyr" and safety.allows("rrrG", 5)
+
     def test_service_of_max_red_allows_no_other_green_until_it_is_served(self, crossing):
         safety = adopted(crossing, replace(TIMES, max_red_s=30), "GgGr")
         for now in range(30, 38):
