@@ -16,6 +16,7 @@ from city.arguments import CITY_FILE, Parser
 from city.errors import InputError
 from city.ledger import SKIPPABLE, STAGES, Line, Rollout
 from city.ledger_file import LedgerFile, time_text
+from city.signatures import Signers
 from controller.operator import ctl, open_rollouts
 from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
@@ -96,6 +97,7 @@ PLAN: Flags = {
     "--seeds": _number(10, "simulations of each arm"),
     "--seconds": dict(type=float, metavar="S", help="their simulated time (default: the sumocfg's)"),
     "--workers": _number(1, "processes that simulate"),
+    "--signed-by": dict(_FILE, help="refuse a number that is not signed by one of these keys or certificates (PEM)"),
     "--record": dict(_FOLDER, help="the controller's record (default: [controller] record)"),
 }
 AUTHOR: Flags = {
@@ -187,7 +189,8 @@ def roll_out(argv: list[str], prog: str) -> int:
 
 def _go(args: argparse.Namespace, city: city_config.City, plan: Plan, ledger: LedgerFile) -> int:
     """Run one rollout, print its end, and return the exit code."""
-    settings = dict(seeds=args.seeds, workers=args.workers, seconds=args.seconds)
+    signers = None if args.signed_by is None else Signers.read(args.signed_by)
+    settings = dict(seeds=args.seeds, workers=args.workers, seconds=args.seconds, signers=signers)
     record = args.record or city.controller.record or Path()
     with _opened(args, city, plan, ledger, record, **settings) as rollout:
         result = rollout.run()

@@ -17,6 +17,7 @@ import numpy as np
 from city import config, whole_files
 from city.errors import InputError
 from city.ledger import CANARY, EVALUATE, UNDECIDED, WORSE, Model
+from city.signatures import Signers
 from controller.policies.served_contracts import same_contract
 from controller.policies.served_policies import ServedPolicies
 from evaluation import paired_runs, results_files
@@ -32,6 +33,7 @@ from records.shadow import ShadowEvaluation, TlShadow, percentiles_ms
 from rollout import model_files, verdicts
 from rollout.record_figures import RecordFigures, Times, record_files, sha256_of
 from rollout.verdicts import Limits, Verdict
+from serving import signed_models
 from serving.client import Client
 from serving.contract import ContractError
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
@@ -76,6 +78,8 @@ class StreetJudges:
     workers: int = 1
     seconds: float | None = None
     """Simulated time of the evaluation (default: the sumocfg's)."""
+    signers: Signers | None = None
+    """Whose signature a new model needs."""
     _kept: dict[str, Any] = field(default_factory=dict)
     """By TL, the figures of the newest verdict, for a JSON file."""
     _shadows: dict[str, TlShadow] = field(default_factory=lambda: defaultdict(TlShadow))
@@ -88,6 +92,13 @@ class StreetJudges:
 
     def model(self, tl: str, number: int) -> Model:
         return model_files.of_version(self.models_dir, tl, number)
+
+    def new_model(self, tl: str, number: int) -> Model:
+        """A model that is to come onto the street. Raises InputError, also without a signature that it needs."""
+        model = self.model(tl, number)
+        if self.signers is not None:
+            signed_models.verify(self.models_dir / tl / str(number), tl, number, self.signers)
+        return model
 
     def evaluate(self, targets: Mapping[str, Model], stable: Mapping[str, Model], tick: Callable[[], None]) -> Verdict:
         """Paired simulations on varied demand; TLs that the ledger does not know keep their newest model."""

@@ -160,7 +160,7 @@ class RolloutRun:
         stable = [state.tls[tl].stable.number for tl in plan.tls if tl in state.tls]
         if not rollouts and stable == [plan.number] * len(plan.tls):
             return False
-        targets = {tl: self._judges.model(tl, plan.number) for tl in plan.tls}
+        targets = {tl: self._judges.new_model(tl, plan.number) for tl in plan.tls}
         self._check_street()
         own.id = uuid.uuid4().hex[:8]
         own.append("begin", targets, until=own.lease_end())

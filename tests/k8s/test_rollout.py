@@ -140,14 +140,31 @@ def test_other_numbers_make_another_job(tmp_path):
     assert before["Deployment", "tf-serving"] == now["Deployment", "tf-serving"], "no server is restarted"
 
 
-@pytest.mark.parametrize("components", [("mtls", "rollout"), ("rollout", "mtls")])
-def test_rollouts_go_together_with_certificates_of_the_server(components, tmp_path):
+def with_components(tmp_path, *components):
+    """The rollout overlay with these components."""
     shutil.copytree(K8S, tmp_path / "k8s")
     folder = tmp_path / "k8s" / "overlays" / "rollout"
     path = folder / "kustomization.yaml"
     listed = "".join(f"  - ../../{name}\n" for name in components)
     path.write_text(path.read_text().replace("  - ../../rollout\n", listed))
-    server = pods(render(folder))["Deployment", "tf-serving"]["spec"]
+    return render(folder)
+
+
+def test_with_signatures_the_job_and_a_servers_start_refuse_unsigned_numbers(tmp_path):
+    documents = with_components(tmp_path, "rollout", "signing")
+    job = container(documents, "rollout")
+    name, *flags = job["args"]
+    signers = parser(f"greenserve {name}").parse_args(flags).signed_by
+    assert str(signers.parent) in [mount["mountPath"] for mount in job["volumeMounts"]]
+    server = pods(documents)["Deployment", "tf-serving"]["spec"]
+    files, verify = server["initContainers"]
+    assert (files["name"], verify["name"]) == ("files", "verify")
+    assert all(mount in verify["volumeMounts"] for mount in server["containers"][0]["volumeMounts"])
+
+
+@pytest.mark.parametrize("components", [("mtls", "rollout"), ("rollout", "mtls")])
+def test_rollouts_go_together_with_certificates_of_the_server(components, tmp_path):
+    server = pods(with_components(tmp_path, *components))["Deployment", "tf-serving"]["spec"]
     assert "--ssl_config_file=/config/ssl.config" in server["containers"][0]["command"][-1]
     (config_volume,) = [each["projected"] for each in server["volumes"] if each["name"] == "config"]
     assert any("secret" in source for source in config_volume["sources"])

@@ -163,7 +163,7 @@ class FakeJudges:
         self.verdicts = {"evaluate": BETTER, "shadow": BETTER, "canary": BETTER, **verdicts}
         self.polls, self.looks, self.calls = polls, 0, []
         self.times = {}
-        self.changed_files = False
+        self.changed_files = self.unsigned = False
 
     def evaluate(self, targets, stable, tick):
         self.calls.append("evaluate")
@@ -190,6 +190,11 @@ class FakeJudges:
 
     def model(self, tl, number):
         return Model(number, "f" * 64) if self.changed_files else model(number)
+
+    def new_model(self, tl, number):
+        if self.unsigned:
+            raise InputError(f"models/{tl}/{number}: is not signed")
+        return self.model(tl, number)
 
 
 class World:

@@ -16,6 +16,7 @@ from tests.city.ledgers import BEGUN, after, line, model, time
 from tests.error_lines import assert_refused
 from tests.rollout.fake_street import Killed, World, plan
 from tests.sample_city import write_city
+from tests.serving.signed_versions import write_keys
 
 JOB = "job"
 
@@ -34,6 +35,7 @@ def world(city, monkeypatch):
 
     @contextlib.contextmanager
     def opened(args, city, plan, ledger, record, **settings):
+        made.signers = settings.get("signers")
         with command._lock(ledger, plan.tls):
             yield RolloutRun(plan, ledger, made.street, made.judges, made.lines.append, made.clock)
 
@@ -65,6 +67,14 @@ def test_each_tl_is_driven_to_its_own_number(world, capsys):
     drive(world, "SA101 = 4\nSA_104 = 5\n")
     assert driven(world) == {"SA101": 4, "SA104": 5} and not world.ledger.state.rollouts
     assert "promoted: SA101: driven by 4\npromoted: SA104: driven by 5\n" in capsys.readouterr().out
+
+
+def test_the_signers_of_new_numbers_are_those_of_the_flag(world):
+    drive(world, "SA101 = 4\n")
+    assert world.signers is None
+    keys = write_keys(world.path.parent)
+    drive(world, "SA101 = 5\n", "--signed-by", keys.public)
+    assert world.signers.source == keys.public and len(world.signers.keys) == 1
 
 
 def test_a_run_without_anything_to_do_is_one_line_and_changes_nothing(world, capsys):

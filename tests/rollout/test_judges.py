@@ -1,11 +1,14 @@
 """Verdicts of shadow and evaluation on records and models of the sample city."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from city import config
+from city.errors import InputError
+from city.signatures import Signers
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from rollout import model_files
@@ -15,6 +18,7 @@ from serving.client import Client
 from tests.conftest import GRID
 from tests.records.replayed_city import record_run
 from tests.records.test_replay import rewrite
+from tests.serving.signed_versions import sign, write_keys
 
 LIMITS = Limits(min_decisions=10, max_latency_share=100.0)
 
@@ -70,6 +74,23 @@ def test_a_server_that_does_not_answer_is_no_evidence(judges):
     with Client("127.0.0.1:1", retries=0) as unreachable:
         judges.client = unreachable
         assert shadow(judges).value == "not enough evidence"
+
+
+def test_a_new_model_needs_the_signature_and_an_old_one_does_not(judges, grid_models, tmp_path):
+    judges.models_dir = tmp_path / "models"
+    version = judges.models_dir / "SA104" / "1"
+    shutil.copytree(grid_models / "SA104" / "1", version)
+    assert judges.new_model("SA104", 1) == judges.model("SA104", 1), "no signature is needed"
+    keys, others = write_keys(tmp_path), write_keys(tmp_path, "other")
+    judges.signers = Signers.read(keys.public)
+    with pytest.raises(InputError, match=r"SA104/1: is not signed: model.sig is missing"):
+        judges.new_model("SA104", 1)
+    sign(version, keys, "SA104", 1)
+    assert judges.new_model("SA104", 1) == judges.model("SA104", 1)
+    judges.signers = Signers.read(others.public)
+    with pytest.raises(InputError, match=r"SA104/1: .*is not signed by"):
+        judges.new_model("SA104", 1)
+    judges.model("SA104", 1)
 
 
 def test_a_record_without_files_is_no_evidence(judges, tmp_path):

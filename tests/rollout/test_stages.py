@@ -383,6 +383,14 @@ def test_files_that_change_under_the_same_number_end_the_rollout(path):
     assert world.run().outcome == "failed" and world.street.served == served, "never loaded"
 
 
+def test_a_number_without_its_signature_begins_nothing(path):
+    world = World(path)
+    world.judges.unsigned = True
+    with pytest.raises(InputError, match="models/SA101/4: is not signed"):
+        world.run()
+    assert not world.ledger.state.rollouts and world.judges.calls == [] and world.street.calls == 0
+
+
 def test_a_promoted_number_is_taken_back_also_after_a_kill(path):
     whole = World(path)
     whole.run()
