@@ -99,13 +99,7 @@ class RoadTraffic:
 
 def lane_groups(signal: SignalNetwork, names: MovementNames, takes_cars: Callable[[str], bool]) -> list[LaneGroup]:
     """The lane groups of a signal. `takes_cars`: True for a lane that cars may use."""
-    on_lane: dict[str, dict[MovementGroup, set[int]]] = {}
-    for link, (pairs, movements) in enumerate(zip(signal.links, signal.movements, strict=True)):
-        for (lane, _), movement in zip(pairs, movements, strict=True):
-            if not movement.is_crossing and takes_cars(lane):
-                kind = kind_of(movement)
-                group = next(each for each in names.groups if link in each.links and each.kind == kind)
-                on_lane.setdefault(lane, {}).setdefault(group, set()).add(link)
+    on_lane = _links_by_lane(signal, names, takes_cars)
     lanes_of: dict[tuple[MovementGroup, ...], list[str]] = {}
     for lane, groups in on_lane.items():
         own = [group for group in names.groups if group in groups]
@@ -121,6 +115,20 @@ def lane_groups(signal: SignalNetwork, names: MovementNames, takes_cars: Callabl
         flow = SATURATION_VEH_H * factor * len(lanes)
         found.append(LaneGroup(name, road_of(lanes[0]), tuple(lanes), tuple(links), flow, is_permissive))
     return found
+
+
+def _links_by_lane(
+    signal: SignalNetwork, names: MovementNames, takes_cars: Callable[[str], bool]
+) -> dict[str, dict[MovementGroup, set[int]]]:
+    """By lane and group, the links of cars."""
+    on_lane: dict[str, dict[MovementGroup, set[int]]] = {}
+    for link, (pairs, movements) in enumerate(zip(signal.links, signal.movements, strict=True)):
+        for (lane, _), movement in zip(pairs, movements, strict=True):
+            if not movement.is_crossing and takes_cars(lane):
+                kind = kind_of(movement)
+                group = next(each for each in names.groups if link in each.links and each.kind == kind)
+                on_lane.setdefault(lane, {}).setdefault(group, set()).add(link)
+    return on_lane
 
 
 def lane_group_traffic(

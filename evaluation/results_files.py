@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import json
 import math
 import tempfile
@@ -62,17 +61,21 @@ def write(
         "simulations": [_without_signals(outcome) for arm in arms for outcome in results[arm.name]],
     }
     whole_files.write(folder / "results.json", json.dumps(document, indent=1))
+    whole_files.write(folder / "results.csv", _table([outcome for arm in arms for outcome in results[arm.name]]))
+
+
+def _table(outcomes: Sequence[Outcome]) -> str:
+    """A row of each simulation, as CSV."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    classes = road_users.occurring(itertools.chain(*by_class.values()))
+    classes = road_users.occurring(outcome.road_users for outcome in outcomes)
     columns = [f"{name}_{key}" for name in classes for key in ("lost_s", "total", "arrived")]
-    writer.writerow(["arm", "seed", *values[candidate][0], "overrides", *columns])
-    for arm in arms:
-        for outcome in results[arm.name]:
-            rounded = [round(value, 3) for value in outcome_values(outcome).values()]
-            cells = [cell for name in classes for cell in _cells(outcome.road_users.get(name))]
-            writer.writerow([outcome.arm, outcome.seed, *rounded, sum(outcome.overrides_by_reason.values()), *cells])
-    whole_files.write(folder / "results.csv", table.getvalue())
+    writer.writerow(["arm", "seed", *outcome_values(outcomes[0]), "overrides", *columns])
+    for outcome in outcomes:
+        rounded = [round(value, 3) for value in outcome_values(outcome).values()]
+        cells = [cell for name in classes for cell in _cells(outcome.road_users.get(name))]
+        writer.writerow([outcome.arm, outcome.seed, *rounded, sum(outcome.overrides_by_reason.values()), *cells])
+    return table.getvalue()
 
 
 def _cells(users: RoadUsers | None) -> list[Any]:

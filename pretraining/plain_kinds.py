@@ -238,14 +238,21 @@ def _program(net: sumolib.net.Net, kind: Kind, all_red_s: int) -> str:
         order = {LEADING: (lefts, both), LAGGING: (both, lefts), ARROWS: (ahead, lefts)}[kind.layout]
         for green, following in zip(order, (order[1], "r" * len(turns)), strict=True):
             phases.append((green, 12 if green == lefts else 25))
-            ends = [c in GREEN and n == "r" for c, n in zip(green, following, strict=True)]
-            if any(ends):
-                phases.append(("".join("y" if end else c for c, end in zip(green, ends, strict=True)), YELLOW_S))
-            # links that stay green have no foe among the following ones, as in netconvert's programs
-            if all_red_s and all(c == "r" or end for c, end in zip(green, ends, strict=True)):
-                phases.append(("r" * len(turns), all_red_s))
+            phases += _change(green, following, all_red_s)
     lines = "".join(f'    <phase duration="{seconds}" state="{state}"/>\n' for state, seconds in phases)
     return f'<tlLogic id="C" type="static" programID="plain" offset="0">\n{lines}</tlLogic>\n'
+
+
+def _change(green: str, following: str, all_red_s: int) -> list[tuple[str, int]]:
+    """The phases between two greens: (state, seconds)."""
+    ends = [c in GREEN and n == "r" for c, n in zip(green, following, strict=True)]
+    phases = []
+    if any(ends):
+        phases.append(("".join("y" if end else c for c, end in zip(green, ends, strict=True)), YELLOW_S))
+    # links that stay green have no foe among the following ones, as in netconvert's programs
+    if all_red_s and all(c == "r" or end for c, end in zip(green, ends, strict=True)):
+        phases.append(("r" * len(green), all_red_s))
+    return phases
 
 
 def _turn(incoming: sumolib.net.lane.Lane, outgoing: sumolib.net.lane.Lane) -> str:

@@ -154,8 +154,8 @@ def _add_file(
         vehicles, halting = lanes.counts.of(recorded.step)
         for tl in decided.keys() & lanes.free_s.keys():
             step, at_s = decided[tl], recorded.step.at_s
-            is_wanted = any(begin <= recorded.publish_ns < end for begin, end in wanted[tl])
-            version = step.decision.version or (targets[tl] if is_wanted else last_version.get(tl, 0))
+            unanswered = targets[tl] if _is_in(wanted[tl], recorded.publish_ns) else last_version.get(tl, 0)
+            version = step.decision.version or unanswered
             seconds = min(at_s - last_s.get(tl, at_s), MAX_GAP_S)
             last_s[tl], last_version[tl] = at_s, version
             is_new = version == targets[tl]
@@ -165,19 +165,27 @@ def _add_file(
                 is_new and (not wanted[tl] or recorded.publish_ns < wanted[tl][0][0])
             ):
                 continue
-            # a server that is not reached says nothing of a model
-            is_missing = bool(step.decision.failure) and step.decision.error != Unavailable.__name__
-            others = [bool(each.decision.failure) for other, each in decided.items() if other != tl]
-            is_common = sum(others) > COMMON_SHARE * len(others)
+            others = [each.decision for other, each in decided.items() if other != tl]
             moving = {row: max(vehicles.get(row, 0) - halting.get(row, 0), 0) for row in lanes.free_s[tl]}
             bins = figures[tl].new if is_new else figures[tl].before
             bins.setdefault(int(at_s % DAY_S // BIN_S), Figures()).add(
                 Figures(
                     seconds=seconds,
                     decisions=1,
-                    missing=is_missing and not is_common,
+                    missing=_is_missing(step.decision, others),
                     overridden=any(states.overrides for states in step.states),
                     vehicles=sum(count * seconds / lanes.free_s[tl][row] for row, count in moving.items()),
                     halting_s=sum(halting.get(row, 0) for row in lanes.free_s[tl]) * seconds,
                 )
             )
+
+
+def _is_missing(decision: record.Decision, others: Sequence[record.Decision]) -> bool:
+    """True if an answer is missing, and those of most other TLs are not: a server that is not reached says nothing of a
+    model."""
+    is_missing = bool(decision.failure) and decision.error != Unavailable.__name__
+    return is_missing and not sum(bool(other.failure) for other in others) > COMMON_SHARE * len(others)
+
+
+def _is_in(times: Times, at_ns: int) -> bool:
+    return any(begin <= at_ns < end for begin, end in times)

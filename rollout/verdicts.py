@@ -193,17 +193,23 @@ def of_canary(canary: BinFigures, before: BinFigures, alarms: Sequence[str], lim
     if now.decisions < limits.min_decisions or len(common) < limits.min_bins or vehicles < limits.min_vehicles:
         needed = f"{limits.min_decisions}, {limits.min_bins} and {limits.min_vehicles:g}"
         return Verdict(UNDECIDED, f"{evidence}; {needed} are needed")
-    compared = []
-    for name, floor in (("stopped_s", limits.min_stopped_s), ("queue", limits.min_queue)):
-        differences = [getattr(new, name) - getattr(was, name) for new, was in common]
-        base = sum(getattr(was, name) for _, was in common) / len(common)
-        compared.append((name, interval(differences), base, max(floor, limits.tolerance * base)))
+    compared = _compared(common, limits)
     text = "; ".join(_described(*each[:3]) for each in compared)
     if worse := [_NAMES[name][0] for name, found, _, allowed in compared if found.low > 0 and found.mean > allowed]:
         return Verdict(WORSE, f"{' and '.join(worse)} worse: {text}; {evidence}")
     if all(found.high < allowed for _, found, _, allowed in compared):
         return Verdict(BETTER, f"{text}; {evidence}")
     return Verdict(UNDECIDED, f"{text}: the intervals are too wide; {evidence}")
+
+
+def _compared(common: Sequence[tuple[Figures, Figures]], limits: Limits) -> list[tuple[str, Interval, float, float]]:
+    """(figure, its difference, its mean before, the largest difference that is allowed) over (now, before)."""
+    compared = []
+    for name, floor in (("stopped_s", limits.min_stopped_s), ("queue", limits.min_queue)):
+        differences = [getattr(new, name) - getattr(was, name) for new, was in common]
+        base = sum(getattr(was, name) for _, was in common) / len(common)
+        compared.append((name, interval(differences), base, max(floor, limits.tolerance * base)))
+    return compared
 
 
 _NAMES = {"stopped_s": ("stopped delay", "s per vehicle"), "queue": ("queue", "vehicles")}

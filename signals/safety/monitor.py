@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from city.network import SignalNetwork
+from city.right_of_way import Foes
 from signals.movement_names import MovementNames
 from signals.safety.safety_times import SafetyTimes, program_times
 from signals.saved_state import SavedState
@@ -105,26 +106,13 @@ class SignalMonitor:
         self._links = len(network.links)
         links = range(self._links)
         self._foes = [[j for j in links if network.foes[i, j]] for i in links]
-        self._permissive = [{j for j in self._foes[i] if network.permissive[i, j]} for i in links]
-        self._yields_to = [{j for j in self._foes[i] if network.yields[i, j]} for i in links]
+        self._permissive = _those_with(network.permissive, self._foes)
+        self._yields_to = _those_with(network.yields, self._foes)
         # a link that vehicles share with pedestrians needs its yellow
         self._is_crossing = [
             length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
         ]
-        own = program_times(network, limits.by_program)
-        self._yellow_s = [
-            max(limits.yellow_s, own[0][i], _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0)
-            for i, mps in enumerate(network.approach_mps)
-        ]
-        self._clear_s = [
-            max(
-                limits.all_red_s,
-                own[1][i],
-                network.crossing_m[i] / limits.walking_speed_mps,
-                _required_red_s(network.path_m[i], network.slowest_mps[i]) if limits.red_by_path else 0.0,
-            )
-            for i in links
-        ]
+        self._yellow_s, self._clear_s = _required_s(network, limits)
         self._min_green_s = limits.min_green_s
         served = [{state[i] in "gG" for state in greens} for i in links]
         self._bounded = [i for i in links if served[i] == {True, False}]
@@ -313,6 +301,30 @@ def _colour(c: str) -> str:
 def _required_red_s(path_m: float, mps: float) -> float:
     """Red in s in which a vehicle of 6.1 m clears its path, less 1 s until foes start (ITE RP-040B)."""
     return (path_m + 6.1) / mps - 1.0 if path_m > 0 < mps else 0.0
+
+
+def _those_with(relation: Foes, foes: Sequence[Sequence[int]]) -> list[set[int]]:
+    """By link, its foes with a relation [link, foe]."""
+    return [{j for j in own if relation[i, j]} for i, own in enumerate(foes)]
+
+
+def _required_s(network: SignalNetwork, limits: SafetyTimes) -> tuple[list[float], list[float]]:
+    """By link, the shortest yellow, and the shortest red before a foe's green, in s."""
+    own = program_times(network, limits.by_program)
+    yellow_s = [
+        max(limits.yellow_s, own[0][i], _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0)
+        for i, mps in enumerate(network.approach_mps)
+    ]
+    clear_s = [
+        max(
+            limits.all_red_s,
+            own[1][i],
+            network.crossing_m[i] / limits.walking_speed_mps,
+            _required_red_s(network.path_m[i], network.slowest_mps[i]) if limits.red_by_path else 0.0,
+        )
+        for i in range(len(network.links))
+    ]
+    return yellow_s, clear_s
 
 
 def _required_yellow_s(kmh: float) -> float:
