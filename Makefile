@@ -15,12 +15,12 @@ live: $(VENV)/.ready
 	@$(BIN)/python examples/live.py --out out/live
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not alone and not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not alone and not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "alone and not slow" tests/end_to_end
 
 # Minutes each: the wheel in a bare environment, training, long fault runs.
 slow: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "slow and not alone" --timeout 1500 --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "slow and not alone" --timeout 1500 --numprocesses 3 --dist loadfile
 	$(BIN)/python -m pytest -m "slow and alone" --timeout 1500
 
 # The API's contract against a running server with the sample city's models: SERVER (gRPC) and REST.

@@ -63,6 +63,7 @@ def test_check_names_it_alone(source, constant, exported, capsys):
     assert re.search(WARNING, text) and text.count("gives one action") == 1, text
 
 
+@pytest.mark.slow
 def test_evaluate_names_the_arm_whose_tl_never_changed_its_green(constant, exported, tmp_path, capsys):
     exported()
     flags = ("--city", str(constant / "city.toml"), "--tl", "SA101,SA102", "--arms", "served,fixed", "--seconds", "150")

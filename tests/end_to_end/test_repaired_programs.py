@@ -49,6 +49,7 @@ def test_network_that_gives_green_to_foes_is_refused_with_the_remedy(folder, cap
     assert "write rrrGGgrrrGGg; greenserve city init --repair does so in an additional file)" in line
 
 
+@pytest.mark.slow
 def test_repaired_network_is_controlled_trained_and_evaluated(folder, capsys):
     before = (folder / "c.net.xml").read_bytes()
     assert init("--net", "c.net.xml", "--route", "d.rou.xml", "--num-seconds", 120, "--repair") == 0

@@ -81,6 +81,7 @@ def arguments(*files, seconds=100):
     return {"net_file": net, "route_file": route, "num_seconds": seconds}
 
 
+@pytest.mark.slow
 def test_its_own_test_of_gymnasiums_interface_passes():
     files = arguments("single-intersection.net.xml", "single-intersection.rou.xml")
     env = gymnasium.make("environment:greenserve-v0", use_gui=False, **files)
@@ -89,6 +90,7 @@ def test_its_own_test_of_gymnasiums_interface_passes():
     env.close()
 
 
+@pytest.mark.slow
 def test_its_own_tests_of_pettingzoos_interfaces_pass(tmp_path):
     files = {**arguments("4x4.net.xml", "4x4c1c2c1c2.rou.xml"), "out_csv_name": tmp_path / "test"}
     with contextlib.closing(greenserve.parallel_env(**files)) as env:

@@ -71,6 +71,7 @@ def test_a_walker_counts_as_a_vehicle_in_the_delay(tmp_path, monkeypatch):
     assert result.delay_s > 1.2 * trips.delay_s, "walkers wait longer"
 
 
+@pytest.mark.slow
 def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets):
     results = run(streets[1], "pretrained,max-pressure", 300.0, 3000.0)
     assert all(0 < result.finished < 0.5 * result.total and result.delay_s < 300.0 for result in results.values()), (
@@ -194,6 +195,7 @@ def test_demands_have_one_seed_after_another(streets, tmp_path, monkeypatch, cap
     assert alone["delay_s"] == rows[2]["delay_s"]
 
 
+@pytest.mark.slow
 def test_plain_streets_have_their_own_demand_and_times(tmp_path, monkeypatch, capsys):
     write, kinds = streets_command.plain_kinds.write, streets_command.plain_kinds.KINDS
     monkeypatch.setattr(streets_command.plain_kinds, "write", lambda folder: write(folder, kinds[:1]))
@@ -241,6 +243,7 @@ def test_wrong_flags_are_one_line(flags, text, streets, capsys):
     refused(capsys, main(["pretrain", "evaluate", *of_folder, *flags]), text)
 
 
+@pytest.mark.slow
 def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "city.toml").write_text(

@@ -53,6 +53,7 @@ def driven(street):
     return {pair for way in ways for pair in pairwise(way)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_signal_can_be_controlled_and_every_link_has_vehicles(name, folder):
     streets = plain_kinds.write(folder, [BY_NAME[name]])
@@ -121,6 +122,7 @@ def test_people_cross_the_road_of_the_footway(folder):
     assert len(walks) > 80 and 0.2 * len(walks) < len(waited) < len(walks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in BY_NAME]
 )
@@ -131,6 +133,7 @@ def test_actuated_control_serves_a_demand_of_60_percent_of_capacity(name, folder
         assert result.total > 100 and result.finished >= 0.9 * result.total and result.delay_s < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["split-lanes-1", "ramp", "one-way-grid"])
 def test_more_than_the_capacity_is_not_served(name, folder, monkeypatch):
     monkeypatch.setattr(plain_kinds, "LEVELS", (1.4,))

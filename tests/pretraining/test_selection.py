@@ -93,6 +93,7 @@ def test_the_best_network_that_passes_is_written_with_its_verdict(folder, passin
     assert phase_networks.description_of(policy)["gate"]["name"] != own["name"]
 
 
+@pytest.mark.slow
 def test_without_a_network_that_passes_no_policy_is_written(folder, passing, simulated, capsys):
     assert select("a.policy") == 0
     passing.clear()
@@ -103,6 +104,7 @@ def test_without_a_network_that_passes_no_policy_is_written(folder, passing, sim
     assert not (folder / "out" / "street_trial_1.policy").exists() and (folder / "out" / "trial_1_gate.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_gate_resumes_with_its_own_flags_and_version_only(folder, passing, monkeypatch, capsys):
     assert select("a.policy") == 0
     policy = folder / "out" / "street_trial_1.policy"

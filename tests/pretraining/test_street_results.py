@@ -1,5 +1,7 @@
 """Simulations of synthetic streets: the same again, whatever the process has simulated before."""
 
+import pytest
+
 from evaluation.arms import MAX_PRESSURE, Arm
 from pretraining.street_results import StreetJob, run_job
 from pretraining.synthetic.streets import generate
@@ -12,6 +14,7 @@ def simulated(folder, seconds):
     return run_job(StreetJob("", folder, 50, 200.0, seconds, Arm(MAX_PRESSURE, MAX_PRESSURE)))
 
 
+@pytest.mark.slow
 def test_a_simulation_is_the_same_again_after_others_in_the_same_process(tmp_path):
     congested, other = (generate(tmp_path, seed) for seed in (SEED, 3))
     found = []

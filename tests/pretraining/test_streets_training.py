@@ -44,6 +44,7 @@ def trained(streets, out, **changes):
     return phase_networks.load(path)[0], lines
 
 
+@pytest.mark.slow
 def test_a_training_clones_the_heuristic_and_learns(streets, tmp_path):
     arrays, lines = trained(streets, tmp_path, updates=1)
     assert lines[0].startswith("cloned ") and lines[-1].startswith("update 1 of 1")

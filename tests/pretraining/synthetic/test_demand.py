@@ -54,6 +54,7 @@ def test_some_vehicles_are_trucks_and_buses_and_some_depart_inside(grid, tmp_pat
     assert 0.03 < np.mean(inside) < 0.09
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_demands_comes_in_platoons(grid, tmp_path):
     def unevenness(seed):
         """Of the headways at the busiest source: 1 if vehicles come independently."""

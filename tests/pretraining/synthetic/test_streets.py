@@ -101,6 +101,7 @@ def test_left_only_greens_serve_a_part_of_a_shared_lane(shared_lanes_junction):
     assert any({k for k, c in enumerate(green) if c in GREEN} <= lefts for green in greens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sumo_runs_a_street_with_demand(folder, seed):
     street = streets.generate(folder, seed)
