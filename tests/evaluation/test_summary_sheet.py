@@ -76,6 +76,7 @@ def test_movements_that_got_worse_are_counted_and_the_largest_rise_is_named():
         "Worse than before: 2 of 3 movements; the largest rise is that of A0 1, from 10.0 s A to 30.0 s C."
     )
     assert "1 of 2 movements" in worsened(of(5.0, None), of(5.0, 200.0))
+    assert "1 of 1 movements" in worsened(of(5.1, 50.0), {"A0": {**of(5.0)["A0"], "1": none}})
     assert worsened(of(50.0), {"A0": {"0": none}}) == worsened({"A0": {"0": none}}, of(5.0)) == "No movement got worse."
 
 
