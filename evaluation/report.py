@@ -27,7 +27,7 @@ from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
 from evaluation.signal_pictures import compared
 from evaluation.simulation import WINDOW_S, delays_s, unchanged_greens
 from evaluation.statistics import mean_by_signal, paired, population
-from evaluation.summary_sheet import BETTER, UNDECIDED, WORSE, left_out, verdict, worst_groups
+from evaluation.summary_sheet import BETTER, UNDECIDED, WORSE, left_out, verdict, worsened, worst_groups
 
 MEANINGS = {
     SERVED: "trained policies, through the controller and its safety rules",
@@ -151,6 +151,7 @@ def _movements(names: Sequence[str], results: Results, labels: Mapping[str, str]
     return {
         "compared_names": names,
         "worst": worst_groups(traffic[-1], traffic[0] if len(names) > 1 else {}),
+        "worsened": worsened(traffic[-1], traffic[0]) if len(names) > 1 else "",
         "less_served": less_served(services[-1], services[0]) if len(names) > 1 else [],
         "signals": [
             (

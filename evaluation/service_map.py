@@ -52,11 +52,13 @@ def _mark(axes: Axes, street: StreetMap, delays_s: Mapping[str, float]) -> None:
     size = float(np.clip(14.0 - 0.05 * len(delays_s), 4.0, 14.0))
     for tl, delay_s in delays_s.items():
         letter = level_of_service(delay_s)
-        junctions = [j for s in street.signals_of[tl] for j in street.shapes.junctions_of_signal.get(s, ()) if j in at]
-        for junction in junctions:
+        signals = street.signals_of[tl]
+        junctions = [(s, j) for s in signals for j in street.shapes.junctions_of_signal.get(s, ()) if j in at]
+        for signal, junction in junctions:
             x, y = at[junction]
+            name = f"{tl}: {signal}" if len(signals) > 1 else tl
             axes.plot(x, y, "o", ms=size, mfc=LEVEL_COLOURS[letter], mec="#333333", mew=0.8)
             if len(delays_s) <= MAX_LETTERS:
                 axes.annotate(letter, (x, y), ha="center", va="center_baseline", fontsize=0.65 * size, color="#111111")
             if len(delays_s) <= MAX_NAMES:
-                axes.annotate(tl, (x, y), (0.5 * size, 0.5 * size), textcoords="offset points", fontsize=7)
+                axes.annotate(name, (x, y), (0.5 * size, 0.5 * size), textcoords="offset points", fontsize=7)

@@ -9,6 +9,7 @@ import numpy as np
 
 from evaluation.arms import Arm
 from evaluation.lane_groups import LaneGroupTraffic
+from evaluation.movement_tables import delay_text
 from evaluation.simulation import Outcome, delays_s
 from evaluation.statistics import BySignal, paired
 
@@ -29,19 +30,22 @@ class Verdict:
 def verdict(candidate: str, other: str | None, results: Mapping[str, Sequence[Outcome]], is_varied: bool) -> Verdict:
     """A sentence on the candidate's mean delay against another arm's. `is_varied`: the demand is varied."""
     delays = delays_s(results[candidate])
-    mean_s, control = float(np.mean(delays)), f"{candidate[0].upper()}{candidate[1:]} control"
+    mean_s, control = float(np.mean(delays)), f"In simulation, {candidate} control"
     if other is None:
-        return Verdict(UNDECIDED, f"{control} was simulated alone: its mean delay is {mean_s:.1f} s a trip.")
+        return Verdict(UNDECIDED, f"{control}, compared with no other, has a mean delay of {mean_s:.1f} s a trip.")
     others = delays_s(results[other])
     d, base_s = paired(delays, others), float(np.mean(others))
     share = f"{abs(d.mean) / base_s:.0%}".replace("%", " %") if base_s > 0 else ""
     means = f"from {base_s:.1f} to {mean_s:.1f} s a trip"
-    simulations = f"{len(delays)} simulations with other {'vehicles and ' if is_varied else ''}drivers"
+    same = "vehicles and drivers, and in each the same" if is_varied else "drivers, and in each the same vehicles"
+    simulations = f"{len(delays)} simulations, each with other {same} for both"
     if d.high < 0:
-        interval = f"95 % interval of the reduction {-d.high:.1f} to {-d.low:.1f} s; {simulations}"
+        percent = f", {-100 * d.high / base_s:.0f} to {-100 * d.low / base_s:.0f} %"
+        interval = f"95 % interval of the reduction {-d.high:.1f} to {-d.low:.1f} s{percent}; {simulations}"
         return Verdict(BETTER, f"{control} cuts the mean delay of {other} control by {share}, {means} ({interval}).")
     if d.low > 0:
-        interval = f"95 % interval of the increase {d.low:.1f} to {d.high:.1f} s; {simulations}"
+        percent = f", {100 * d.low / base_s:.0f} to {100 * d.high / base_s:.0f} %" if share else ""
+        interval = f"95 % interval of the increase {d.low:.1f} to {d.high:.1f} s{percent}; {simulations}"
         added = f"{d.mean:.1f} s" + (f" ({share})" if share else "")
         return Verdict(WORSE, f"{control} adds {added} to the mean delay of {other} control, {means} ({interval}).")
     text = f"{control} does not change the mean delay of {other} control clearly: it is {mean_s:.1f} instead of "
@@ -54,8 +58,8 @@ def verdict(candidate: str, other: str | None, results: Mapping[str, Sequence[Ou
 
 
 @dataclass(frozen=True)
-class WorstGroup:
-    """A lane group with a bad level of service under the candidate."""
+class ComparedGroup:
+    """A lane group under the candidate, and before."""
 
     name: str
     before: LaneGroupTraffic | None
@@ -63,22 +67,38 @@ class WorstGroup:
     after: LaneGroupTraffic
 
 
-def worst_groups(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTraffic]) -> list[WorstGroup]:
-    """The lane groups with the worst level of service after the change, those with most time lost first.
+def worst_groups(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTraffic]) -> list[ComparedGroup]:
+    """The lane groups with the worst level of service after the change, then the most delay per vehicle, worst first.
 
     `before`: {} without an arm to compare with.
     """
-    groups = [
-        WorstGroup(f"{signal} {name}", before.get(signal, {}).get(name), traffic)
+    groups = [group for group in _groups(after, before) if group.after.level]
+    return sorted(groups, key=lambda group: (group.after.level, _delay_s(group.after)), reverse=True)[:MAX_WORST]
+
+
+def worsened(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTraffic]) -> str:
+    """A sentence on the lane groups whose delay rose, as far as the sheet shows it, and on the largest rise."""
+    known = [(each, each.before) for each in _groups(after, before) if each.before and each.before.level]
+    compared = [(each, old) for each, old in known if each.after.level]
+    worse = [(each, old) for each, old in compared if round(_delay_s(each.after), 1) > round(_delay_s(old), 1)]
+    if not worse:
+        return "No movement got worse."
+    worst, old = max(worse, key=lambda pair: _delay_s(pair[0].after) - _delay_s(pair[1]))
+    rise = f"{worst.name}, from {delay_text(old)} to {delay_text(worst.after)}"
+    return f"Worse than before: {len(worse)} of {len(compared)} movements; the largest rise is that of {rise}."
+
+
+def _groups(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTraffic]) -> list[ComparedGroup]:
+    return [
+        ComparedGroup(f"{signal} {name}", before.get(signal, {}).get(name), traffic)
         for signal, by_name in after.items()
         for name, traffic in by_name.items()
-        if traffic.level
     ]
-    return sorted(groups, key=_badness, reverse=True)[:MAX_WORST]
 
 
-def _badness(group: WorstGroup) -> tuple[str, float]:
-    return group.after.level, (group.after.delay_s or 0.0) * group.after.volume_veh_h
+def _delay_s(traffic: LaneGroupTraffic) -> float:
+    """Delay per vehicle; infinite if none of the vehicles passed."""
+    return math.inf if traffic.delay_s is None else traffic.delay_s
 
 
 def left_out(arms: Sequence[Arm], count: int, conditions: Mapping[str, Any]) -> list[str]:

@@ -21,8 +21,10 @@ MAX_CHANGES = 6
 """States that a sentence names for a signal."""
 MIN_SHARE = 0.005
 """A smaller share of a lane's capacity is shown as empty."""
-_SHARES = {"queue": "queues", "density": "densities"}
+_SHARES = {"queue": "queues on", "density": "vehicles on"}
 """By kind of feature, a share of a lane's capacity, its name in a sentence."""
+_YELLOW = str.maketrans("Gg", "yy")
+"""From a green to the yellow after it."""
 _RELATIVE = ("density", "volume", "volume_per_density")
 """Features of the dialect sappo, relative to the TL's fullest lane."""
 _COUNTS = ("vehicles_near", "vehicles_middle", "vehicles_far")
@@ -41,13 +43,13 @@ def sentence(
     """
     parts = []
     if step.HasField("decision"):
-        parts += [f"saw {_seen(contract, step.decision, names)}", _chosen(contract, step, driver, names)]
+        parts += [*_seen(contract, step.decision, names), _chosen(contract, step, driver, names)]
         if step.decision.mode_before != step.mode:
             parts.append(f"control mode {mode_name(step.decision.mode_before)} -> {mode_name(step.mode)}")
         elif step.mode != record.TlStep.POLICY:
             parts.append(f"control mode {mode_name(step.mode)}")
     parts += _states(contract, step, names)
-    text = "; ".join(parts) or "has nothing to change"
+    text = _named_once(contract, "; ".join(parts), names) or "has nothing to change"
     return printable(f"{time_text(step.at_s)} {contract.tl}: {text}")
 
 
@@ -101,18 +103,28 @@ def _enum_name(kind: Any, value: int) -> str:
     return str(named.name).lower() if named is not None else str(value)
 
 
-def _seen(contract: pb.PolicyContract, decision: record.Decision, names: Mapping[str, MovementNames]) -> str:
+def _named_once(contract: pb.PolicyContract, text: str, names: Mapping[str, MovementNames]) -> str:
+    """A text in which each green has the names of its movements at its first mention alone."""
+    if contract.action.kind == CATEGORICAL and contract.signals:
+        for index in range(len(greens_of(contract.signals[0]))):
+            green = _phase(contract, 0, index, names)
+            before, found, after = text.partition(green)
+            text = before + found + after.replace(green, f"green {index}")
+    return text
+
+
+def _seen(contract: pb.PolicyContract, decision: record.Decision, names: Mapping[str, MovementNames]) -> list[str]:
     """The phases, and of the observation what matters most in the contract's dialect."""
     # a driver has phases of its own, which the record does not have
     phases = (
         [] if _is_drivers(decision) else [_phase(contract, k, phase, names) for k, phase in enumerate(decision.phases)]
     )
-    parts = [f"current {', '.join(phases)}"] if phases else []
+    current = [f"current {', '.join(phases)}"] if phases else []
     features = contract.observation.features
     if phases and any(feature.kind == "min_green" for feature in features) and not decision.min_green_passed:
-        parts.append("min green not passed")
+        current[0] += ", min green not passed"
     if len(features) != len(decision.observation):
-        return ", ".join([*parts, f"{len(decision.observation)} values, which the contract does not describe"])
+        return [*current, f"saw {len(decision.observation)} values, which the contract does not describe"]
     labels = {
         lane: f"{name} of {signal}" if len(contract.signal_ids) > 1 else name
         for signal in contract.signal_ids
@@ -122,7 +134,7 @@ def _seen(contract: pb.PolicyContract, decision: record.Decision, names: Mapping
     for feature, value in zip(features, decision.observation, strict=True):
         if feature.lane_id:
             values[feature.kind][labels.get(feature.lane_id, feature.lane_id)] = value
-    return ", ".join([*parts, _lanes(values, contract.observation.normalisation)])
+    return [*current, f"saw {_lanes(values, contract.observation.normalisation)}"]
 
 
 def _lanes(values: Mapping[str, Mapping[str, float]], normalisation: str) -> str:
@@ -135,7 +147,7 @@ def _lanes(values: Mapping[str, Mapping[str, float]], normalisation: str) -> str
         return _most(name, values.get(kind, {}), lambda lane, value: f"{lane} {value:.2g}", MIN_SHARE)
     for kind, name in _SHARES.items():
         if kind in values:
-            return _most(name, values[kind], lambda lane, value: f"{lane} {value:.0%}", MIN_SHARE)
+            return _most(name, values[kind], lambda lane, value: f"{value:.0%} of {lane}", MIN_SHARE)
     # a dialect of the user's own
     pairs = {f"{kind} of {lane}": value for kind, lanes in values.items() for lane, value in lanes.items() if value}
     return _most("features", pairs, lambda feature, value: f"{feature} {value:.3g}", -math.inf)
@@ -157,7 +169,7 @@ def _most(name: str, values: Mapping[str, float], text: Callable[[str, float], s
     """The largest of the values above a bound. `text`: of a key and its value."""
     shown = {key: value for key, value in values.items() if not value <= above}  # NaN is shown, too
     if not shown:
-        return f"no {name}"
+        return f"no {name.removesuffix(' on')}"
     largest = sorted(shown, key=lambda key: -shown[key])
     return f"{name} {listed([text(key, shown[key]) for key in largest], MAX_LANES)}"
 
@@ -171,14 +183,23 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int, names: Mapping[
     message = contract.signals[signal]
     states = greens_of(message) if is_green else [phase.state for phase in message.phases]
     if 0 <= index < len(states):
-        name = _names_of(message.id, names).of_states(states)[index]
-        text = f"{text} ({name})" if name == states[index] else f"{name} ({text})"
+        text = f"{text} ({_names_of(message.id, names).of_states(states)[index]})"
     return f"{text} of {message.id}" if len(contract.signals) > 1 else text
 
 
 def _names_of(signal: str, names: Mapping[str, MovementNames]) -> MovementNames:
     """The names of a signal; without names, states stand for themselves."""
     return names.get(signal, MovementNames())
+
+
+def _state(contract: pb.PolicyContract, signal: str, state: str, names: Mapping[str, MovementNames]) -> str:
+    """A state of a signal: a green of the contract, the yellow after one, or its movements."""
+    for k, message in enumerate(contract.signals):
+        is_chosen = message.id == signal and contract.action.kind == CATEGORICAL
+        for index, green in enumerate(greens_of(message) if is_chosen else []):
+            if state in (green, yellow := green.translate(_YELLOW)):
+                return ("yellow after " if state == yellow else "") + _phase(contract, k, index, names)
+    return _names_of(signal, names).of_state(state)
 
 
 def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str, names: Mapping[str, MovementNames]) -> str:
@@ -191,15 +212,15 @@ def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str, names
     by = f" by {decision.model} version {decision.version}" if decision.model else ""
     if decision.failure:
         return f"got an invalid answer{by} ({decision.failure})"
-    choice = f"{_action(contract, decision, names)}{by}"
+    choice = _action(contract, decision, by, names)
     if step.mode != record.TlStep.POLICY:
-        return f"would have chosen {choice}, which is not followed in this control mode"
+        return f"would have chosen {choice}; not followed in this control mode"
     if contract.action.kind != CATEGORICAL:
         return f"chose {choice}"
     is_other = len(decision.action) == len(decision.phases) == 1 and decision.action[0] != decision.phases[0]
     if not is_other:
         return f"kept {choice}"
-    waits = "" if decision.min_green_passed else ", which is ignored until its min green has passed"
+    waits = "" if decision.min_green_passed else "; ignored until its min green has passed"
     return f"chose {choice}{waits}"
 
 
@@ -208,34 +229,38 @@ def _is_drivers(decision: record.Decision) -> bool:
     return bool(decision.error) and not decision.failure
 
 
-def _action(contract: pb.PolicyContract, decision: record.Decision, names: Mapping[str, MovementNames]) -> str:
+def _action(contract: pb.PolicyContract, decision: record.Decision, by: str, names: Mapping[str, MovementNames]) -> str:
+    """The policy's answer. `by`: the model's name."""
     kind, action = contract.action.kind, list(decision.action)
     if kind == CATEGORICAL and len(action) == 1 and action[0] in range(max(contract.action.size, 1)):
-        return _phase(contract, 0, int(action[0]), names) + _scores(contract, decision, int(action[0]), names)
+        return _phase(contract, 0, int(action[0]), names) + by + _scores(contract, decision, int(action[0]), names)
     if kind == "kc" and len(action) == len(contract.signal_ids):
         bound = contract.action.actionp
-        return ", ".join(
+        changes = ", ".join(
             f"change {signal} ({value:.3g} >= {bound:g})"
             if value >= bound
             else f"keep {signal} ({value:.3g} < {bound:g})"
             for signal, value in zip(contract.signal_ids, action, strict=True)
         )
-    return f"{kind or 'the action'} {', '.join(f'{value:.3g}' for value in action)}"
+        return changes + by
+    return f"{kind or 'the action'} {', '.join(f'{value:.3g}' for value in action)}{by}"
 
 
 def _scores(
     contract: pb.PolicyContract, decision: record.Decision, index: int, names: Mapping[str, MovementNames]
 ) -> str:
-    """How sure a choice was, and the next best."""
+    """The score of a choice, and the best of the others."""
     scores = list(decision.scores)
     if index >= len(scores):
         return ""
     name = "value" if contract.action.scores == "q_values" else "probability"
-    text = f" with {name} {scores[index]:.3g}"
+    text = f": {name} {scores[index]:.3g}"
     others = [k for k in range(len(scores)) if k != index]
     if others:
         best = max(others, key=lambda k: scores[k])
-        text += f", next best {_phase(contract, 0, best, names)} with {scores[best]:.3g}"
+        # an exported policy takes the highest; a policy with a rule of its own may not
+        rank = "below" if scores[index] < scores[best] else f"is the highest of {len(scores)}, next best"
+        text += f" {rank} {_phase(contract, 0, best, names)} with {scores[best]:.3g}"
     return text
 
 
@@ -252,7 +277,7 @@ def _states(contract: pb.PolicyContract, step: record.TlStep, names: Mapping[str
         for signal, state in zip(contract.signal_ids, states.permitted, strict=False):
             if (states.requested or signal in commanded) and last.get(signal) != state:
                 last[signal] = state
-                changes.setdefault(signal, []).append(f"{_names_of(signal, names).of_state(state)}{moment}")
+                changes.setdefault(signal, []).append(f"{_state(contract, signal, state, names)}{moment}")
         for command in states.commands:
             if not command.state:
                 handed[f"{command.signal} handed to its program {command.program}{moment}"] = None
@@ -260,9 +285,9 @@ def _states(contract: pb.PolicyContract, step: record.TlStep, names: Mapping[str
             reasons.setdefault((override.signal, override.requested), {})[override.reason] = None
     named = len(contract.signal_ids) > 1
     parts = [f"{signal if named else ''} {listed(states, MAX_CHANGES)}".strip() for signal, states in changes.items()]
-    texts = [f"permitted {', '.join(parts)}"] if parts else []
+    texts = [f"the safety rules permitted {', '.join(parts)}"] if parts else []
     for (signal, requested), why in reasons.items():
         of = f" of {signal}" if named else ""
         reasons_text = ", ".join(explanation(reason) for reason in why)
-        texts.append(f"not {_names_of(signal, names).of_state(requested)}{of}: {reasons_text}")
+        texts.append(f"not {_state(contract, signal, requested, names)}{of}: {reasons_text}")
     return [*texts, *handed]

@@ -319,6 +319,46 @@ def test_bold_and_pressed_is_what_controls_the_signals(browser, url, now, decisi
         assert now_green == [1, 0, True]
 
 
+def test_a_choice_is_next_until_it_is_green_and_ignored_before_the_min_green(browser, url):
+    with opened(browser, url) as page:
+        select_tl(page, "SA101")
+        page.wait_for_selector("#tl-choice .choice")
+        marks = page.evaluate(
+            """([now, decision]) => [[true, 0], [true, 1], [false, 0]].map(([passed, green]) => {
+                const panel = greenserve.tlPanel();
+                panel.shown = [panel.tl.greens[0][green]];
+                panel.update({ is_first: true, now, decision: { ...decision, min_green_passed: passed }, band: [], queue: [],
+                    overrides: [], sentences: [], shown: [], states: {} }, 10);
+                return [...document.querySelectorAll(".choice > span:first-child")].slice(0, 2)
+                    .map((each) => getComputedStyle(each, "::after").content.replaceAll('"', ""));
+            })""",
+            [NOW, DECISION],
+        )
+        kept = " ● green now"
+        assert marks[:2] == [[kept, " ◂ next"], ["none", kept]]
+        assert marks[2] == [kept, " ◂ chosen, ignored before the min green"]
+        shares = [text for text in page.locator("#tl-sees th").all_inner_texts() if "% of the lane" in text]
+        assert shares == ["density, % of the lane", "queue, % of the lane"]
+
+
+def test_a_tl_of_several_signals_says_so_and_has_a_label_for_each(browser, url):
+    with opened(browser, url) as page:
+        select_tl(page, "SA108")
+        assert page.inner_text("#tl-signals") == "2 signals, controlled as one: C1, C2"
+        wait_until(lambda: [text[:4] for text in page.locator("figcaption").all_inner_texts()] == ["C1: ", "C2: "])
+        labels = page.evaluate("""() => {
+            const { map } = greenserve, { context } = map.layers[1], drawn = [], fillText = context.fillText;
+            map.fit();
+            context.fillText = (text) => drawn.push(text);
+            map.drawTraffic();
+            context.fillText = fillText;
+            return drawn;
+        }""")
+        assert {"SA108: C1", "SA108: C2", "SA101"} <= set(labels) and "SA108" not in labels
+        select_tl(page, "SA101")
+        assert page.inner_text("#tl-signals") == ""
+
+
 def test_the_mean_of_a_minute_knows_decisions_that_are_rarer(browser, url):
     def means(*points):
         return page.evaluate(
@@ -396,6 +436,9 @@ def test_the_legend_has_the_colours_of_vehicles_and_queues(browser, url):
 def test_the_legend_is_open_at_the_first_visit_until_it_is_closed(browser, url):
     with opened(browser, url, is_first_visit=True) as page:
         assert page.locator("#legend").is_visible()
+        legend = page.locator("#legend-fold").bounding_box()
+        west = page.evaluate("greenserve.map.screen(greenserve.map.city.bounds[0], 0)[0]")
+        assert west >= legend["x"] + legend["width"], "it covers no street"
         page.reload()
         page.wait_for_selector("#legend:visible")
         page.click("#legend-fold summary")
@@ -411,7 +454,9 @@ def test_printed_is_the_panel_alone_and_whole(browser, url):
     with opened(browser, url, scheme="light") as page:
         select_tl(page, "SA101")
         page.wait_for_selector("#tl-choice .choice")
+        assert not page.locator("#printed").is_visible()
         page.emulate_media(media="print")
+        wait_until(lambda: re.fullmatch(r"printed .*\d:\d\d.*", page.inner_text("#printed")))
         assert not page.locator("#map").is_visible() and not page.locator("#command").is_visible()
         assert page.evaluate(
             "document.getElementById('panel').scrollHeight === document.getElementById('panel').clientHeight"
@@ -425,14 +470,17 @@ def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
             const run = { second: 100, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 }, name = "GreenserveTLInFallback";
             const alarms = [{ id: name, name, severity: "warning", since_s: 5, count: 1, text: "", ended_s: null,
                 acknowledged_by: "", subjects: ["SA104", "answers"] }];
-            const traffic = { vehicles: 9, halting: 5, delay_s: 90, mean_vehicles: null, mean_halting: 2.25, span_s: 900,
+            const traffic = { vehicles: 9, halting: 5, delay_s: 90, counted_tls: 8, mean_vehicles: null, mean_halting: 2.25, span_s: 900,
                 worst: [["SA102", 5, 90], ["SA101", 0, null]] };
             greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic }, 1, 36);
             const texts = [...document.querySelectorAll(".figures b, #worst tbody tr")].map((each) => each.innerText);
             const notes = () => ["mean-vehicles", "mean-halting", "delay-of"].map((id) => document.getElementById(id).textContent);
+            const titles = [...document.querySelectorAll("#worst td:last-child")].map((each) => each.title.slice(0, 7));
             const own = notes(), earlier = { of: "Tuesday's record", vehicles: 298, halting: 21, delay_s: 120 };
             greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms, traffic: { ...traffic, earlier } }, 1, 36);
-            const found = [own, notes()];
+            const found = [own, notes(), titles];
+            greenserve.cityPanel().traffic({ ...traffic, counted_tls: 7 }, 36);
+            found.push(document.getElementById("delay-of").textContent);
             for (const query of ["#alarms .places button", "#worst button"]) {
                 const buttons = document.querySelectorAll(query);
                 buttons[0].click();
@@ -447,7 +495,8 @@ def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
             "Tuesday's record at this time: 298", "Tuesday's record at this time: 21",
             "of all vehicles, last 15 min (Tuesday's record: 2 min)",
         ]  # fmt: skip
-        assert chosen[1][2:] == ["SA104", 1, True, "SA102", 2, True]
+        assert chosen[1][2:4] == [["", "Unknown"], "of 7 of 8 TLs, last 15 min"]
+        assert chosen[1][4:] == ["SA104", 1, True, "SA102", 2, True]
         at = page.evaluate("[greenserve.map.x, greenserve.map.y, ...greenserve.tlPanel().tl.at]")
         assert at[:2] == at[2:]
 

@@ -36,6 +36,11 @@ def page_of(tmp_path, grid_city):
         arm.name: [replace(outcome, arm=arm.name, delay_s=20.0 + k + seed / 7) for seed in range(2)]
         for k, arm in enumerate(compared)
     }
+    better = replace(TRAFFIC, delay_s=5.0)
+    results["fixed"] = [
+        replace(each, lane_groups={signal: dict.fromkeys(own, better) for signal, own in each.lane_groups.items()})
+        for each in results["fixed"]
+    ]
     street = StreetMap(street_shapes.read(GRID / "grid.net.xml"), tls)
     conditions = {"city": str(GRID / "city.toml"), "tls": list(tls), "models": {}, "varied_demand": True}
     return report.write(tmp_path, compared, results, conditions, street=street).as_uri()
@@ -50,6 +55,7 @@ def test_first_page_is_one_sheet_and_nothing_is_wider_than_a_phone(page_of, tmp_
         box = page.locator(".sheet").bounding_box()
         assert 0.6 * SHEET_PX[1] < box["height"] <= SHEET_PX[1]
         assert page.evaluate("getComputedStyle(document.querySelector('.sheet')).breakAfter") == "page"
+        assert "movements; the largest rise is that of" in page.inner_text(".sheet")
         assert page.locator(".sheet tbody tr").count() == 5 and page.locator(".sheet li").count() == 3
         page.emulate_media(media="screen")
         page.set_viewport_size({"width": 390, "height": 844})

@@ -110,7 +110,7 @@ def test_named_candidate_is_that_of_table_gate_and_files(monkeypatch, tmp_path, 
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["greedy", "fixed", "actuated"]
     assert json.loads((tmp_path / "results.json").read_text())["candidate"] == "greedy"
     page = (tmp_path / "report.html").read_text()
-    assert "Greedy control cuts the mean delay of fixed control by 66\N{NO-BREAK SPACE}%" in page
+    assert "In simulation, greedy control cuts the mean delay of fixed control by 66\N{NO-BREAK SPACE}%" in page
     assert program.main([*CITY, *flags, "--gate", "fixed"]) == 0
     assert "gate: actuated - fixed: -10.00 s" in capsys.readouterr().out
 

@@ -133,7 +133,7 @@ def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, ca
     assert "report: results/report.html" in out
     assert err.count("left on its own program: ") == 8, "the signals at the town's edge"
     page = (tmp_path / "results" / "report.html").read_text()
-    assert "Actuated control cuts the mean delay of fixed control by" in page
+    assert "In simulation, actuated control cuts the mean delay of fixed control by" in page
 
 
 @pytest.mark.parametrize("name", ["served", "served:3", "pretrained", "policy:a.policy", *arms.BASELINES])
@@ -194,7 +194,7 @@ def test_map_has_the_level_of_each_tl(grid_city, grid_street):
     (axes,) = (figure := service_map.draw(street, "Before", delays_s)).axes
     assert axes.get_title() == "Before" and figure.get_figheight() <= service_map.MAX_HEIGHT_IN
     texts = [text.get_text() for text in axes.texts]
-    assert texts == ["F", "SA101", "A", "SA108", "A", "SA108"], "SA108 has two signals"
+    assert texts == ["F", "SA101", "A", "SA108: C1", "A", "SA108: C2"], "SA108 has two signals"
     marked = {to_hex(line.get_markerfacecolor()) for line in axes.lines}
     assert marked == {service_map.LEVEL_COLOURS["F"], service_map.LEVEL_COLOURS["A"]}
     plt.close(figure)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evaluation import arms
-from evaluation.summary_sheet import MAX_WORST, left_out, verdict, worst_groups
+from evaluation.summary_sheet import MAX_WORST, left_out, verdict, worsened, worst_groups
 from tests.evaluation.outcomes import ZERO
 from tests.evaluation.test_movement_tables import TRAFFIC
 
@@ -18,14 +18,17 @@ def results_of(**delays_s):
     ("candidate", "judgement", "text"),
     [
         ((20, 22, 21), "better",
-            "Served control cuts the mean delay of fixed control by 33 %, from 31.3 to 21.0 s a trip (95 % interval of "
-            "the reduction 8.9 to 11.8 s; 3 simulations with other drivers)."),
+            "In simulation, served control cuts the mean delay of fixed control by 33 %, from 31.3 to 21.0 s a trip (95 % interval of "
+            "the reduction 8.9 to 11.8 s, 28 to 38 %; 3 simulations, each with other drivers, and in each the same "
+            "vehicles for both)."),
         ((41, 42, 41), "worse",
-            "Served control adds 10.0 s (32 %) to the mean delay of fixed control, from 31.3 to 41.3 s a trip (95 % "
-            "interval of the increase 7.5 to 12.5 s; 3 simulations with other drivers)."),
+            "In simulation, served control adds 10.0 s (32 %) to the mean delay of fixed control, from 31.3 to 41.3 s a trip (95 % "
+            "interval of the increase 7.5 to 12.5 s, 24 to 40 %; 3 simulations, each with other drivers, and in each the "
+            "same vehicles for both)."),
         ((20, 40, 21), "undecided",
-            "Served control does not change the mean delay of fixed control clearly: it is 27.0 instead of 31.3 s a "
-            "trip (95 % interval of the difference -28.7 to +20.0 s; 3 simulations with other drivers)."),
+            "In simulation, served control does not change the mean delay of fixed control clearly: it is 27.0 instead of 31.3 s a "
+            "trip (95 % interval of the difference -28.7 to +20.0 s; 3 simulations, each with other drivers, and in "
+            "each the same vehicles for both)."),
     ],
 )  # fmt: skip
 def test_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, judgement, text):
@@ -35,18 +38,21 @@ def test_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, judg
 
 def test_sentence_names_other_vehicles_one_simulation_and_a_lonely_arm():
     three, one = results_of(served=(20, 22, 21), fixed=(30, 33, 31)), results_of(served=(20,), fixed=(30,))
-    assert "3 simulations with other vehicles and drivers" in verdict("served", "fixed", three, True).text
+    assert (
+        "3 simulations, each with other vehicles and drivers, and in each the same for both"
+        in verdict("served", "fixed", three, True).text
+    )
     single = verdict("served", "fixed", one, True)
     assert single.judgement == "undecided" and "one simulation, which has no interval" in single.text
     more = verdict("served", "fixed", results_of(served=(30, 53, 31), fixed=(30, 33, 31)), False)
     assert more.judgement == "undecided" and "it is 38.0 instead of 31.3 s" in more.text
     alone = verdict("served", None, three, False)
-    assert alone.text == "Served control was simulated alone: its mean delay is 21.0 s a trip."
+    assert alone.text == "In simulation, served control, compared with no other, has a mean delay of 21.0 s a trip."
     added = verdict("served", "fixed", results_of(served=(1, 1), fixed=(0, 0)), False).text
     assert "adds 1.0 s to the mean delay" in added
 
 
-def test_worst_movements_are_by_level_then_by_the_time_lost_on_them():
+def test_worst_movements_are_by_level_then_by_delay():
     groups = {
         "few": replace(TRAFFIC, delay_s=70.0, volume_veh_h=10.0),
         "many": replace(TRAFFIC, delay_s=60.0),
@@ -55,9 +61,23 @@ def test_worst_movements_are_by_level_then_by_the_time_lost_on_them():
         "unserved": replace(TRAFFIC, delay_s=None),
     }
     found = worst_groups({"A0": groups}, {"A0": {"good": replace(TRAFFIC, delay_s=1.0)}})
-    assert [group.name for group in found] == ["A0 unserved", "A0 many", "A0 few", "A0 good"]
+    assert [group.name for group in found] == ["A0 unserved", "A0 few", "A0 many", "A0 good"]
     assert found[-1].before.delay_s == 1.0 and found[0].before is None
     assert len(worst_groups({"A": {str(k): TRAFFIC for k in range(9)}}, {})) == MAX_WORST
+
+
+def test_movements_that_got_worse_are_counted_and_the_largest_rise_is_named():
+    def of(*delays_s):
+        return {"A0": {str(k): replace(TRAFFIC, delay_s=delay_s) for k, delay_s in enumerate(delays_s)}}
+
+    none = replace(TRAFFIC, volume_veh_h=0.0, delay_s=None)
+    assert worsened(of(5.04, 4.0, None), of(5.0, 9.0, None)) == "No movement got worse."
+    assert worsened(of(5.1, 30.0, 9.0), of(5.0, 10.0, 9.0)) == (
+        "Worse than before: 2 of 3 movements; the largest rise is that of A0 1, from 10.0 s A to 30.0 s C."
+    )
+    assert "1 of 2 movements" in worsened(of(5.0, None), of(5.0, 200.0))
+    assert "1 of 1 movements" in worsened(of(5.1, 50.0), {"A0": {**of(5.0)["A0"], "1": none}})
+    assert worsened(of(50.0), {"A0": {"0": none}}) == worsened({"A0": {"0": none}}, of(5.0)) == "No movement got worse."
 
 
 def test_what_is_left_out_is_what_was_not_simulated():

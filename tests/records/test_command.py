@@ -86,8 +86,8 @@ def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorde
     decided = [line for line in lines if " saw " in line]
     assert [line[:15] for line in decided] == [f"00:01:{second} SA101:" for second in (40, 45, 50, 55)]
     assert re.fullmatch(
-        r"00:01:40 SA101: saw current .*bound .* \(green \d\), queues .* \d+%.*; (chose|kept) .*bound .* \(green \d\) with "
-        r"probability 0\.\d+, next best .*bound .* \(green \d\) with 0\.\d+ by SA101 version 7.*; permitted .*",
+        r"00:01:40 SA101: current green \d \(.*bound .*\); saw queues on \d+% of .*; (chose|kept) green \d.* by SA101 version 7: "
+        r"probability 0\.\d+ is the highest of 4, next best green \d.* with 0\.\d+.*; the safety rules permitted .*",
         decided[0],
     )
 
@@ -120,7 +120,7 @@ def test_show_has_alarms_and_rejections_of_the_tls_signals(with_step, run):
     first, second, third = run("show", with_step(change), "--tl", "SA101").splitlines()
     assert first == "00:00:03.5 signal A0: alarm yellow: a yellow of 1 s\ufffd[2J"
     assert second == "00:00:00 signal A0: SUMO rejected a command: no such program"
-    assert third.startswith("00:00:00 SA101: saw")
+    assert third.startswith("00:00:00 SA101: current ")
 
 
 def test_show_has_operators_commands_with_their_author(with_step, run):

@@ -42,20 +42,20 @@ def states(*permitted, at_s=29405, requested=None, **more):
     )
 
 
-SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
+SEEN = "08:10:05 SA101: current green 0 (Gr); saw queues on 25% of n; "
 
 
 @pytest.mark.parametrize(
     ("tl_step", "text"),
     [
-        (step(action=[0]), "kept green 0 (Gr) by SA101 version 7"),
+        (step(action=[0]), "kept green 0 by SA101 version 7"),
         (
             step(action=[1], scores=[0.1, 0.9]),
-            "chose green 1 (rG) with probability 0.9, next best green 0 (Gr) with 0.1 by SA101 version 7",
+            "chose green 1 (rG) by SA101 version 7: probability 0.9 is the highest of 2, next best green 0 with 0.1",
         ),
         (
             step(action=[1], states=[states("yr"), states("rG", at_s=29409)]),
-            "chose green 1 (rG) by SA101 version 7; permitted yr, rG at 08:10:09",
+            "chose green 1 (rG) by SA101 version 7; the safety rules permitted yellow after green 0, green 1 at 08:10:09",
         ),
         (
             step(T.HOLD, error="DeadlineExceeded", failure="DeadlineExceeded: 500 ms"),
@@ -67,7 +67,7 @@ SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
         ),
         (
             step(T.RECOVERING, mode_before=T.FALLBACK, action=[1]),
-            "would have chosen green 1 (rG) by SA101 version 7, which is not followed in this control mode; "
+            "would have chosen green 1 (rG) by SA101 version 7; not followed in this control mode; "
             "control mode fallback -> recovering",
         ),
         (
@@ -81,14 +81,14 @@ SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
                     )
                 ],
             ),
-            "chose green 1 (rG) by SA101 version 7; permitted Gr; not yr: a green has not reached its min green "
+            "chose green 1 (rG) by SA101 version 7; the safety rules permitted green 0; not yellow after green 0: a green has not reached its min green "
             "(min_green)",
         ),
         (
             step(
                 action=[0], states=[states("Gr", requested=[], commands=[record.Command(signal="A0", program="day")])]
             ),
-            "kept green 0 (Gr) by SA101 version 7; A0 handed to its program day",
+            "kept green 0 by SA101 version 7; A0 handed to its program day",
         ),
     ],
 )
@@ -98,22 +98,31 @@ def test_sentence_says_what_was_chosen_and_permitted_and_why_not(tl_step, text):
 
 def test_choice_before_the_min_green_has_passed_is_ignored():
     text = sentence(contract(), step(action=[1], min_green_passed=False))
-    assert "current green 0 (Gr), min green not passed, " in text
-    assert text.endswith("by SA101 version 7, which is ignored until its min green has passed")
+    assert "current green 0 (Gr), min green not passed; saw " in text
+    assert text.endswith("by SA101 version 7; ignored until its min green has passed")
 
 
 def test_lanes_with_the_longest_queues_are_named():
     many = contract(lanes=[f"l{k}" for k in range(7)])
     text = sentence(many, step(observation=[1, 0, 1, *(k / 10 for k in range(7))], action=[0]))
-    assert "queues l6 60%, l5 50%, l4 40%, l3 30% and 2 more; " in text
-    assert "no queues; " in sentence(contract(), step(observation=[1, 0, 1, 0, 0], action=[0]))
+    assert "saw queues on 60% of l6, 50% of l5, 40% of l4, 30% of l3 and 2 more; " in text
+    assert "saw no queues; " in sentence(contract(), step(observation=[1, 0, 1, 0, 0], action=[0]))
+    of_density = contract()
+    for feature in of_density.observation.features[3:]:
+        feature.kind = "density"
+    assert "saw vehicles on 25% of n; " in sentence(of_density, step(action=[0]))
 
 
 def test_values_of_q_networks_are_not_called_probabilities():
     of_values = contract()
     of_values.action.scores = "q_values"
     text = sentence(of_values, step(action=[1], scores=[-4, -3]))
-    assert "chose green 1 (rG) with value -3, next best green 0 (Gr) with -4" in text
+    assert "chose green 1 (rG) by SA101 version 7: value -3 is the highest of 2, next best green 0 with -4" in text
+
+
+def test_a_choice_below_another_score_is_not_called_the_highest():
+    text = sentence(contract(), step(action=[1], scores=[0.7, 0.3]))
+    assert "chose green 1 (rG) by SA101 version 7: probability 0.3 below green 0 with 0.7" in text
 
 
 def test_greens_and_states_are_named_by_their_movements():
@@ -125,8 +134,8 @@ def test_greens_and_states_are_named_by_their_movements():
     of_second = states("Gr", requested=["yr"], overrides=[override])
     text = sentence(contract(), step(action=[1], states=[of_second]), "", {"A0": MovementNames(groups)})
     assert text == (
-        "08:10:05 SA101: saw current northbound through (green 0), queues northbound through 25%; chose eastbound left "
-        "(green 1) by SA101 version 7; permitted northbound through; not yellow for northbound through: a green has not reached its "
+        "08:10:05 SA101: current green 0 (northbound through); saw queues on 25% of northbound through; chose green 1 "
+        "(eastbound left) by SA101 version 7; the safety rules permitted green 0; not yellow after green 0: a green has not reached its "
         "min green (min_green)"
     )
 
@@ -134,9 +143,9 @@ def test_greens_and_states_are_named_by_their_movements():
 def test_keep_or_change_is_said_by_signal():
     group = contract(kind="kc", signals=("A0", "A1"))
     text = sentence(group, step(action=[0.7, -0.1], phases=[0, 0], states=[states("Gr", "rG")]))
-    assert "saw current phase 0 (Gr) of A0, phase 0 (Gr) of A1, " in text
+    assert "SA101: current phase 0 (Gr) of A0, phase 0 (Gr) of A1; saw " in text
     assert "chose change A0 (0.7 >= 0.2), keep A1 (-0.1 < 0.2) by" in text
-    assert text.endswith("; permitted A0 Gr, A1 rG")
+    assert text.endswith("; the safety rules permitted A0 Gr, A1 rG")
 
 
 def test_plan_actions_are_said_by_their_kind():
@@ -145,7 +154,7 @@ def test_plan_actions_are_said_by_their_kind():
 
 def test_driver_in_the_place_of_the_policies_is_named():
     text = sentence(contract(), step(error="MissingAnswer", model=""), "max-pressure")
-    assert text == "08:10:05 SA101: saw queues n 25%; max-pressure decided"
+    assert text == "08:10:05 SA101: saw queues on 25% of n; max-pressure decided"
 
 
 def test_features_of_a_dialect_of_the_users_own_are_named_by_their_kind():
@@ -199,4 +208,4 @@ STATES = st.builds(
 )
 def test_any_message_makes_a_line_of_text(kind, tl_step):
     text = sentence(contract(kind=kind), tl_step)
-    assert text.isprintable() and " SA101: saw " in text
+    assert text.isprintable() and "saw " in text

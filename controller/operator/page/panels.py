@@ -57,6 +57,7 @@ def traffic(tls: Sequence[str], recent: RecentTraffic) -> dict[str, Any]:
         "vehicles": float(np.nansum(recent.vehicles)),
         "halting": float(halting.sum()),
         "delay_s": None if np.isnan(recent.delay_s).all() else round(float(np.nansum(recent.delay_s)), 1),
+        "counted_tls": int(np.isfinite(recent.delay_s).sum()),
         "mean_vehicles": _finite([recent.mean_vehicles])[0],
         "mean_halting": _finite([recent.mean_halting])[0],
         "span_s": recent.span_s,

@@ -159,7 +159,7 @@ def test_commands_are_those_up_to_the_second_the_newest_first(played):
 def test_a_record_without_movement_names_has_those_of_its_network():
     older = Played(ROOT / "tests" / "records" / "records" / "sample-city.mcap")
     panel = older.frame(120, "SA101").panel["tl"]
-    assert panel["shown"] == ["northbound and southbound left"] and "eastbound left 18%" in panel["sentences"][-1]
+    assert panel["shown"] == ["northbound and southbound left"] and "18% of eastbound left" in panel["sentences"][-1]
 
 
 def test_the_city_panel_has_the_traffic_of_the_second(played):

@@ -441,6 +441,10 @@ map.onMove = () => {
   bar.textContent = metres < 1000 ? `${metres} m` : `${metres / 1000} km`;
   bar.style.width = `${metres * map.scale}px`;
 };
+map.coveredLeft = () => {
+  const right = $("legend-fold").open ? $("legend-fold").offsetLeft + $("legend-fold").offsetWidth : 0;
+  return right < map.width / 2 ? right : 0;
+};
 $("zoom-in").addEventListener("click", () => map.zoom(1.5));
 $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
 $("zoom-fit").addEventListener("click", () => map.fit());
@@ -467,6 +471,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 new ResizeObserver(() => { if (city) { map.resize(); tlPanel?.resize(); } }).observe($("map"));
+matchMedia("print").addEventListener("change", () => { $("printed").textContent = `printed ${new Date().toLocaleString()}`; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   map.readColours();
   if (!city) return;

@@ -14,6 +14,7 @@ export class StreetMap {
     this.scale = 1; this.x = 0; this.y = 0; this.width = 1; this.height = 1;
     this.states = new Map(); this.modes = new Uint8Array(0); this.vehicles = null; this.queues = null; this.selected = -1; this.chosen = new Set(); this.values = new Map();
     this.onMove = () => {};
+    this.coveredLeft = () => 0;  // pixels of the map that something covers from its left edge
     this.readColours();
   }
 
@@ -85,8 +86,9 @@ export class StreetMap {
 
   fit() {
     const [x0, y0, x1, y1] = this.city.bounds;
-    this.x = (x0 + x1) / 2; this.y = (y0 + y1) / 2;
-    this.scale = clamp(0.92 * Math.min(this.width / Math.max(x1 - x0, 1), this.height / Math.max(y1 - y0, 1)), MIN_SCALE, MAX_SCALE);
+    const covered = this.coveredLeft();
+    this.scale = clamp(0.92 * Math.min((this.width - covered) / Math.max(x1 - x0, 1), this.height / Math.max(y1 - y0, 1)), MIN_SCALE, MAX_SCALE);
+    this.x = (x0 + x1) / 2 - covered / 2 / this.scale; this.y = (y0 + y1) / 2;
     this.moved();
   }
 
@@ -271,7 +273,7 @@ export class StreetMap {
         const [x, y] = this.screen(...this.city.signals[signal].at);
         if (x < -20 || y < -20 || x > this.width + 20 || y > this.height + 20) continue;
         glyph(groups[mode] ?? groups[0], names[mode], x, y, size);
-        if (hasLabel) labels.push([tl.tl, x, y - size - 5]);
+        if (hasLabel) labels.push([tl.signals.length > 1 ? `${tl.tl}: ${this.city.signals[signal].id}` : tl.tl, x, y - size - 5]);
         if (this.chosen.has(k)) {
           context.beginPath();
           context.arc(x, y, size + 6, 0, 2 * Math.PI);

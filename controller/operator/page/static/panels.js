@@ -4,6 +4,7 @@ import { junction } from "./junction.js";
 import { glyph } from "./map.js";
 
 const BAND_S = 180, ROW_PX = 15, HOUR_S = 3600, MEAN_S = 60, MAX_SENTENCES = 40, MAX_POINTS = 5000;
+const UNKNOWN_DELAY = "Unknown: vehicles are counted when a policy decides, and this one has decided once or decides too rarely to add them up";
 const PLURAL = { policy: "policies decide", hold: "green kept", fallback: "own plan, no answer", recovering: "answers again", fixed: "own plan, by an operator" };
 
 export const $ = (id) => document.getElementById(id);
@@ -85,12 +86,12 @@ export class CityPanel {
 
   // Rows are changed and not replaced: a click may last longer than an update.
   // Compared with the earlier record that the controller has found, else with the city's own last minutes.
-  traffic({ vehicles, halting, delay_s, mean_vehicles, mean_halting, span_s, worst, earlier }, kmh) {
+  traffic({ vehicles, halting, delay_s, counted_tls, mean_vehicles, mean_halting, span_s, worst, earlier }, kmh) {
     const last = `last ${number(Math.max(span_s / 60, 1), 0)} min`;
     const mean = (value, then) => (earlier ? `${earlier.of} at this time: ${number(then, 0)}` : value === null ? "" : `mean of ${last}: ${number(value)}`);
     const minutes = (seconds) => (seconds === null ? "–" : `${number(seconds / 60)} min`);
     for (const [id, text] of Object.entries({ vehicles: number(vehicles, 0), "mean-vehicles": mean(mean_vehicles, earlier?.vehicles), halting: number(halting, 0), "mean-halting": mean(mean_halting, earlier?.halting),
-      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": (delay_s === null ? "" : `of all vehicles, ${last}`) + (earlier ? ` (${earlier.of}: ${minutes(earlier.delay_s)})` : "") })) $(id).textContent = text;
+      "mean-speed": `${number(kmh, 0)}${kmh >= 0 ? " km/h" : ""}`, delay: minutes(delay_s), "delay-of": (delay_s === null ? "" : `of ${counted_tls < this.city.tls.length ? `${counted_tls} of ${this.city.tls.length} TLs` : "all vehicles"}, ${last}`) + (earlier ? ` (${earlier.of}: ${minutes(earlier.delay_s)})` : "") })) $(id).textContent = text;
     const body = $("worst").tBodies[0];
     $("worst").hidden = !worst.length; $("no-worst").hidden = worst.length > 0;
     while (body.rows.length > worst.length) body.lastElementChild.remove();
@@ -98,6 +99,7 @@ export class CityPanel {
     worst.forEach(([tl, queue, delay], k) => {
       const [name, now, sum] = body.rows[k].cells, button = name.firstChild;
       button.textContent = tl; now.textContent = number(queue, 0); sum.textContent = minutes(delay);
+      sum.title = delay === null ? UNKNOWN_DELAY : "";
       button.onclick = () => this.actions.find(tl);
     });
   }
@@ -212,6 +214,8 @@ export class TlPanel {
       return movements.length ? movements.map((movement) => [s, movement.links[0], of + movement.name]) : links.map((_, link) => [s, link, `${of}link ${link}`]);
     });
     $("tl-name").textContent = this.tl.tl;
+    const ids = this.tl.signals.map((signal) => city.signals[signal].id);
+    $("tl-signals").textContent = ids.length > 1 ? `${ids.length} signals, controlled as one: ${ids.join(", ")}` : "";
     for (const id of ["tl-mode", "tl-chart"]) $(id).replaceChildren();
     $("tl-reason").textContent = "";
     this.chart = null;
@@ -306,8 +310,9 @@ export class TlPanel {
     if (this.tl.action === "categorical" && greens.length) {
       const chosen = mode === "policy" && decision.action.length ? decision.action[0] : mode === "policy" || mode === "hold" ? greens.indexOf(this.requested) : -1;
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
+      const ignored = mode === "policy" && decision.action.length && !decision.min_green_passed && chosen !== decision.phases[0] ? chosen : -1;
       greens.forEach((state, k) => {
-        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${score === undefined ? " plain" : ""}`, "data-state": state });
+        const score = decision.scores[k], row = element("div", "", { class: `choice${k === chosen ? " chosen" : ""}${k === ignored ? " ignored" : ""}${score === undefined ? " plain" : ""}`, "data-state": state });
         row.append(element("span", names[k], { title: `green ${k}, ${state}` }));
         if (score !== undefined) row.append(element("meter", "", { min: low, max: high, value: score, title: state }), element("span", number(score, 3)));
         rows.push(row);
@@ -339,11 +344,13 @@ export class TlPanel {
       }
     });
     const table = element("table"), head = element("tr");
-    head.append(element("th", "lane"), ...kinds.map((kind) => element("th", kind.replaceAll("_", " "))));
+    // a relative value is no share
+    const isShare = (kind) => (kind === "queue" || kind === "density") && this.tl.normalisation !== "block-maximum";
+    head.append(element("th", "lane"), ...kinds.map((kind) => element("th", kind.replaceAll("_", " ") + (isShare(kind) ? ", % of the lane" : ""))));
     table.append(head);
     for (const [lane, by] of lanes) {
       const row = element("tr");
-      row.append(element("td", this.tl.lane_names[lane] ?? lane, { title: lane }), ...kinds.map((kind) => element("td", by.has(kind) ? number(by.get(kind), 2) : "")));
+      row.append(element("td", this.tl.lane_names[lane] ?? lane, { title: lane }), ...kinds.map((kind) => element("td", !by.has(kind) ? "" : isShare(kind) ? `${number(100 * (by.get(kind) ?? NaN), 0)} %` : number(by.get(kind), 2))));
       table.append(row);
     }
     const list = element("dl");
@@ -359,7 +366,7 @@ export class TlPanel {
       $("tl-junction").replaceChildren(...this.tl.signals.flatMap((signal, k) => {
         const figure = element("figure"), { id, movements } = this.city.signals[signal];
         if (!movements.length) return [];
-        figure.append(junction(movements, shown[k] ?? "", names[k] ?? "", this.colours), element("figcaption", names[k] ?? "", { title: `${id}: ${shown[k] ?? ""}` }));
+        figure.append(junction(movements, shown[k] ?? "", names[k] ?? "", this.colours), element("figcaption", (this.tl.signals.length > 1 ? `${id}: ` : "") + (names[k] ?? ""), { title: `${id}: ${shown[k] ?? ""}` }));
         return figure;
       }));
     }

@@ -18,7 +18,7 @@ def recent(halting, delay_s, mean=1.0):
 def test_the_worst_tls_have_most_halting_vehicles_and_of_equal_ones_most_delay():
     shown = traffic(["A", "B", "C", "D", "E"], recent([1, 5, 1, 0, NAN], [900, NAN, 1000, 0, NAN]))
     assert shown["worst"] == [["B", 5, None], ["C", 1, 1000], ["A", 1, 900]]
-    assert (shown["vehicles"], shown["halting"], shown["delay_s"]) == (14, 7, 1900)
+    assert (shown["vehicles"], shown["halting"], shown["delay_s"], shown["counted_tls"]) == (14, 7, 1900, 3)
 
 
 def test_at_most_ten_tls_are_listed():

@@ -334,7 +334,7 @@ def test_a_tl_panel_has_its_history_and_then_what_is_new(page, browser):
     assert panel["is_first"] and panel["queue"] == [[1, 2 * len(page.layout.lane_rows["SA101"])]]
     assert [part[:2] for part in panel["band"]] == [[0, 1], [1, 2]]
     assert panel["overrides"][0]["text"] == f"not GG: {EXPLANATIONS[OverrideReason.CONFLICT]}"
-    assert len(panel["sentences"]) == 1 and panel["sentences"][0].startswith("00:00:01 SA101: saw ")
+    assert len(panel["sentences"]) == 1 and panel["sentences"][0].startswith("00:00:01 SA101: current green ")
     page.step(3, "y", decisions=[page.decided("SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)])
     frame = browser.frame(tl="SA101")
     later = frame.panel["tl"]
