@@ -14,7 +14,8 @@ the specification:
 5.  `begin` opens a rollout of known TLs to higher numbers than their stable ones, with an owner (its author) and the
     end of its lease. A TL has one rollout: another one is refused as long as the first has a lease, or has the TL in
     canary.
-6.  `lease` extends the lease. Its owner may do so at any time; another author only after its end, and owns it then.
+6.  `lease` extends the lease. Its owner may do so at any time; another author only after its end, or to end a rollout
+    that was aborted, and owns it then.
 7.  `stage`, `canary`, `promote`, `rollback`, `drives` and `end` of a rollout are written by its owner within its lease.
 8.  `stage` is the verdict on a stage of TLs. A TL passes the stages in the order of STAGES, each once; only the
     stages in SKIPPABLE may be skipped.
@@ -234,11 +235,11 @@ class Ledger:
         if rollout is None:
             raise RuleBroken(f"there is no open rollout {line.rollout!r}")
         if line.kind in BY_OWNER:
-            _check(line.author == rollout.owner, f"{_leased(rollout)}, not of {line.author}")
+            _check(line.author == rollout.owner, f"rollout {rollout.id}, {_leased(rollout)}: not {line.author}'s")
             _check(line.at <= rollout.until, f"the lease of {rollout.owner} ended {rollout.until}; extend it first")
         if line.kind == "lease":
-            mine = line.author == rollout.owner or line.at > rollout.until
-            _check(mine, f"{_leased(rollout)}; wait for that, or continue as {rollout.owner} (--author)")
+            mine = line.author == rollout.owner or line.at > rollout.until or rollout.is_aborted
+            _check(mine, f"rollout {rollout.id}, {_leased(rollout)}; wait, or continue as {rollout.owner} (--author)")
         if line.kind in ("canary", "promote"):
             _check(not rollout.is_paused, f"rollout {rollout.id} is paused; resume it first")
         if line.kind in ("canary", "promote", "pause", "resume", "abort"):

@@ -4,6 +4,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ class Signers:
         verifier = builder.extension_policies(ca_policy=issuer, ee_policy=signer).build_client_verifier()
         try:
             certificate, *issuers = map(x509.load_der_x509_certificate, chain)
+            if (end := certificate.not_valid_after_utc) < datetime.now(UTC):
+                raise ValueError(f"it expired {end:%Y-%m-%d %H:%M} UTC")
             verifier.verify(certificate, issuers)
             return _of_p256(self.source, certificate.public_key(), _KEY_HINT)
         except (ValueError, UnsupportedAlgorithm, verification.VerificationError) as error:

@@ -208,6 +208,8 @@ def _drive(
     codes: set[int] = set()
     lock = ledger.path.with_name(f".{ledger.path.name}.desired.lock")
     with run_lock.held(lock, "another process rolls out the desired numbers; wait for its end"):
+        if args.again >= len(ledger.lines):
+            raise InputError(f"--again {args.again}: the ledger has {len(ledger.lines)} lines, from 0 on")
         for rollout in desired.replaced(ledger.state, numbers, plan.author, time_text(Clock().now())):
             with contextlib.suppress(run_lock.IsHeld):  # the ledger's rules below look at what its process leads to
                 print(_abort(args, city, ledger, rollout, f"{desired.REPLACED}: another number is desired"))
@@ -238,6 +240,8 @@ def subcommand(argv: list[str], prog: str) -> int:
     def run() -> int:
         name, args = prog.rpartition(" ")[2], request_parser(prog).parse_args(argv)
         ledger = LedgerFile(ledger_path(args))
+        if args.ledger is not None and name != "adopt" and not ledger.lines:
+            raise InputError(f"{ledger.path}: there is no ledger; pass another --ledger")
         if name == "status":
             rows = open_rollouts.rows(ledger.state, ledger.lines)
             width = text_table.terminal_width()
@@ -270,7 +274,7 @@ def subcommand(argv: list[str], prog: str) -> int:
 
 
 def _append_abort(args: argparse.Namespace, ledger: LedgerFile, rollout: Rollout, reason: str) -> None:
-    if not rollout.is_aborted:
+    if not ledger.state.rollouts[rollout.id].is_aborted:
         ledger.append(Line(0, "", "abort", _author(args), rollout=rollout.id, text=reason), Clock().now())
 
 

@@ -105,7 +105,7 @@ class RolloutRun:
         plan, own = self._plan, self._own
         if not self._open():
             self._following.settle(plan.tls)
-            return Ending("promoted", f"{', '.join(plan.tls)} have {plan.number} already")
+            return Ending("promoted", f"{', '.join(plan.tls)}: driven by {plan.number} already")
         try:
             own.check_aborted()
             for stage, tls in self._stages():
@@ -133,6 +133,8 @@ class RolloutRun:
         for tl in self._plan.tls:
             state = self._own.ledger.state.tls.get(tl)
             earlier = {model.number: model for model in state.were_stable} if state is not None else {}
+            if state is not None and state.stable.number == self._plan.number:
+                raise InputError(f"{tl} has {self._plan.number} as its stable number already")
             if self._plan.number not in earlier:
                 numbers = ", ".join(map(str, earlier)) or "none"
                 raise InputError(f"{tl} never had {self._plan.number} as its stable number; earlier ones: {numbers}")
@@ -211,7 +213,7 @@ class RolloutRun:
     def _pass(self, stage: str, tls: Sequence[str]) -> None:
         """Look at a stage until it is passed. Raises Ending if it is not."""
         if stage in self._plan.skipped:
-            return self._judge(stage, tls, {}, Verdict(SKIPPED, f"skipped by {self._plan.author}"))
+            return self._judge(stage, tls, {}, Verdict(SKIPPED, f"by {self._plan.author}"))
         look, limits = self._protocol[stage]
         self._own.report(f"{stage} of {names.listed(tls, MAX_NAMED)}: {limits}")
         begin_s, self._down_since_s = self._clock.monotonic(), None

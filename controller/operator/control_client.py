@@ -84,7 +84,7 @@ class ControlClient(AbstractContextManager["ControlClient"]):
         if code is grpc.StatusCode.UNAVAILABLE and not has_answered:
             return InputError(
                 f"no controller answers at {self.address} ({details}); start one with --control-address, or check "
-                "--address and the TLS files"
+                "its address and the TLS files"
             )
         return ProgramFailed(f"{self.address}: {code.name}: {details}")
 

@@ -106,6 +106,8 @@ def test_only_the_owner_of_a_lease_writes_within_it():
     assert "ann until" in broken(*BEGUN, stage("evaluate", author="bob"))
     assert "extend it first" in broken(*BEGUN, stage("evaluate", at_s=121))
     assert "ann until" in broken(*BEGUN, line("lease", 120, author="bob"))
+    aborted = (*BEGUN, line("abort", 20, author="bob", text="aborted: by bob"))
+    assert after(*aborted, line("lease", 21, author="bob")).rollouts["r1"].owner == "bob", "he ends it"
     taken = (*BEGUN, line("lease", 121, author="bob"))
     assert after(*taken).rollouts["r1"].owner == "bob"
     assert "bob until" in broken(*taken, stage("evaluate", at_s=130))

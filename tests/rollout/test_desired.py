@@ -83,7 +83,7 @@ def test_a_run_without_anything_to_do_is_one_line_and_changes_nothing(world, cap
     history = list(world.street.history)
     after_it = drive(world, "SA101 = 4\nSA104 = 4\n").path.read_bytes()
     assert (after_it, world.street.history) == (before, history)
-    assert capsys.readouterr().out == "promoted: SA101, SA104 have 4 already\n"
+    assert capsys.readouterr().out == "promoted: SA101, SA104: driven by 4 already\n"
 
 
 def test_numbers_that_drive_already_begin_a_ledger(world, capsys):
@@ -334,6 +334,31 @@ def test_numbers_that_were_taken_back_one_after_another_are_refused():
     state = after(*BEGUN[:1])
     refused = {n: desired.steps(state, lines, {"SA101": n}, JOB, -1)[0].refused for n in (4, 5, 6)}
     assert (refused[4], refused[5], refused[6]) == (lines[4], lines[3], None)
+
+
+@pytest.mark.parametrize("author", [JOB, "ann"])
+def test_an_abort_takes_the_canaries_of_a_killed_process_back_at_once(author, world, capsys):
+    world.run(until="canary", author=JOB)
+    assert world.street.number("SA101") == 4
+    assert command.main(["abort", "SA101", "--author", author], "greenserve rollout") == 0
+    assert capsys.readouterr().out.endswith(f"aborted: by {author}\n")
+    assert world.street.number("SA101") == 3 and not world.ledger.state.rollouts and world.disagreement() == ""
+
+
+def test_lines_that_the_ledger_does_not_have_allow_nothing_again(world, capsys):
+    lines = len(drive(world, "SA101 = 4\n").lines)
+    drive(world, "SA101 = 5\n", "--again", lines, code=2)
+    assert_refused(capsys, f"--again {lines}: the ledger has {lines} lines")
+    drive(world, "SA101 = 5\n", "--again", lines - 1)
+    assert driven(world) == {"SA101": 5}
+
+
+def test_a_ledger_that_is_named_and_missing_is_refused(world, capsys):
+    for name in ("status", "pause SA101", "abort SA101"):
+        assert command.main([*name.split(), "--ledger", "none.jsonl"], "greenserve rollout") == 2
+        assert_refused(capsys, "none.jsonl: there is no ledger; pass another --ledger")
+    assert command.main(["status"], "greenserve rollout") == 0
+    assert capsys.readouterr().out == "no rollout is open\n"
 
 
 def test_an_operator_aborts_a_rollout_whose_process_is_gone_or_asks_the_one_that_runs(world, capsys):

@@ -51,7 +51,7 @@ def test_rerunning_a_rollout_that_is_done_changes_nothing(path):
     world = World(path)
     world.run()
     lines, history = world.ledger.lines, list(world.street.history)
-    assert world.run().sentence == "SA101, SA104 have 4 already"
+    assert world.run().sentence == "SA101, SA104: driven by 4 already"
     assert world.ledger.lines == lines and world.street.history == history
 
 
@@ -411,6 +411,8 @@ def test_a_promoted_number_is_taken_back_also_after_a_kill(path):
 def test_only_a_number_that_was_stable_is_taken_back(path):
     world = World(path)
     world.run()
+    with pytest.raises(InputError, match="SA101 has 4 as its stable number already"):
+        world.process(plan(number=4)).take_back()
     with pytest.raises(InputError, match="SA101 never had 2 as its stable number; earlier ones: 3"):
         world.process(plan(number=2)).take_back()
     world.judges.changed_files = True

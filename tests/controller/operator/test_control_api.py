@@ -291,7 +291,7 @@ def test_another_server_is_named():
             client.call("ListTls", pb.ListTlsRequest())
     finally:
         server.stop(None)
-    nobody = pytest.raises(InputError, match=r"no controller answers at .*check --address")
+    nobody = pytest.raises(InputError, match=r"no controller answers at .*check its address")
     with ControlClient(f"127.0.0.1:{port}", timeout_s=2) as client, nobody:
         client.call("ListTls", pb.ListTlsRequest())
 
