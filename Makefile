@@ -20,7 +20,7 @@ test: $(VENV)/.ready
 
 # Minutes each: the wheel in a bare environment, training, long fault runs.
 slow: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "slow and not alone" --timeout 1500 --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest -m "slow and not alone" --timeout 1500 --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "slow and alone" --timeout 1500
 
 # The API's contract against a running server with the sample city's models: SERVER (gRPC) and REST.

@@ -24,6 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "examples" / "grid"
 SHARED = ROOT.parent / "shared"
 SLOWEST_FILES = (
+    "examples/test_train_elsewhere.py",
+    "simulation/test_ray_cluster.py",
+    "containers/test_images.py",
+    "signals/safety/test_mutations.py",
+    "packaging/test_wheel.py",
+    "end_to_end/test_rollout.py",
     "export/test_phase_competition.py",
     "end_to_end/test_several_clients.py",
     "training/test_training.py",
@@ -38,7 +44,7 @@ SLOWEST_FILES = (
     "training/phase_competition/test_shared_networks.py",
     "evaluation/test_evaluation.py",
 )
-"""Files that take longest in `make test` (`--durations`): they run first, so that no process ends long after the
+"""Files that take longest in `make slow`, then in `make test` (`--durations`): they run first, so that no process ends long after the
 other."""
 
 

@@ -152,7 +152,7 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
     flags = ("--episodes", "4", "--episodes-per-update", "2", "--streets", str(streets))
     for out, where in (("one", ()), ("two", ("--workers", "2")), ("ray", ("--ray", cluster.address))):
         own = ("--seconds", "60", "--out", str(tmp_path / out), *where)
-        assert train([*flags, *own]) == 0
+        assert train([*flags, *own], "greenserve pretrain train") == 0
         trained = str(tmp_path / out / "street_trial_1.policy")
         assert select([trained, "--gate-streets", "1", "--model-number", "2", *own]) == 0
     one, two, on_ray = (results(tmp_path / out) for out in ("one", "two", "ray"))
