@@ -44,8 +44,8 @@ SLOWEST_FILES = (
     "training/phase_competition/test_shared_networks.py",
     "evaluation/test_evaluation.py",
 )
-"""Files that take longest in `make slow`, then in `make test` (`--durations`): they run first, so that no process ends long after the
-other."""
+"""Files that take longest in `make slow`, then in `make test` (`--durations`): they run first, so that no process ends
+long after the others."""
 
 
 @pytest.fixture(scope="session")

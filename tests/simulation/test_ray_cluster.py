@@ -154,7 +154,7 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
         own = ("--seconds", "60", "--out", str(tmp_path / out), *where)
         assert train([*flags, *own], "greenserve pretrain train") == 0
         trained = str(tmp_path / out / "street_trial_1.policy")
-        assert select([trained, "--gate-streets", "1", "--model-number", "2", *own]) == 0
+        assert select([trained, "--gate-streets", "1", "--model-number", "2", *own], "greenserve pretrain select") == 0
     one, two, on_ray = (results(tmp_path / out) for out in ("one", "two", "ray"))
     assert one.keys() >= {
         *("street_trial_1.policy", "street_trial_2.policy", "trial_1_curve.csv", "trial_2_gate.csv"),
