@@ -84,7 +84,7 @@ def test_a_key_that_cannot_sign_is_refused_before_anything_is_written(keys, tmp_
 def test_a_certificate_that_cannot_sign_is_refused_before_anything_is_written(tmp_path, capsys):
     authority, expired = pair("authority"), -pair.__defaults__[1] / 24
     for chain, message in (
-        ([pair("signer", authority, expired, SIGNS)], "chain.pem: validation failed: cert is not valid at"),
+        ([pair("signer", authority, expired, SIGNS)], "chain.pem: it expired "),
         ([pair("signer", authority)], "missing required extension"),
         ([pair("signer", authority, extensions=SIGNS), pair("other")], "is not valid by"),
     ):
