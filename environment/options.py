@@ -51,7 +51,7 @@ class Keywords(SumoRlKeywords, total=False):
     tripinfo: str | Path | None
     """File of the trips of the last episode."""
     episode_summary: bool
-    """Whether the last info has the delay, duration and stops of all vehicles, for which SUMO writes its trips."""
+    """True: the last info has the delay, duration and stops of all vehicles; SUMO writes its trips for them."""
     transport: str | None
     """`libsumo`, one simulation a process, `traci`, a SUMO program for each, or `sumo-gui`, with its window (default:
     `libsumo` if it is free)."""

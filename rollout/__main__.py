@@ -274,7 +274,8 @@ def subcommand(argv: list[str], prog: str) -> int:
 
 
 def _append_abort(args: argparse.Namespace, ledger: LedgerFile, rollout: Rollout, reason: str) -> None:
-    if not ledger.state.rollouts[rollout.id].is_aborted:
+    now = ledger.state.rollouts.get(rollout.id)  # None: its process has ended it meanwhile
+    if now is not None and not now.is_aborted:
         ledger.append(Line(0, "", "abort", _author(args), rollout=rollout.id, text=reason), Clock().now())
 
 

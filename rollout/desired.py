@@ -78,7 +78,7 @@ def replaced(ledger: Ledger, numbers: Mapping[str, int], author: str, now: str) 
 
 
 def steps(ledger: Ledger, lines: Iterable[Line], numbers: Mapping[str, int], author: str, again: int) -> list[Step]:
-    """What a run has to do for TLs that the ledger knows; an open rollout goes on as it began.
+    """The steps of a run for TLs that the ledger knows; an open rollout goes on as it began.
 
     Args:
         ledger: the state after the lines.

@@ -335,10 +335,10 @@ class RolloutRun:
         return self._rollout.is_paused
 
     def _check_files(self, tls: Sequence[str]) -> None:
-        """Raise Ending if a model's files are no longer those that were judged."""
+        """Raise Ending if a model's files are no longer those that were judged, or lack a signature that they need."""
         for tl, target in self._targets(tls).items():
             try:
-                found = self._judges.model(tl, target.number)
+                found = self._judges.new_model(tl, target.number)
             except InputError as error:
                 raise Ending("failed", str(error)) from None
             if found != target:

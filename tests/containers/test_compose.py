@@ -35,7 +35,7 @@ def services(compose):
 
 @pytest.fixture(scope="module")
 def signed():
-    """What compose.signed.yaml adds."""
+    """The additions of compose.signed.yaml."""
     return yaml.safe_load((ROOT / "compose.signed.yaml").read_text())
 
 

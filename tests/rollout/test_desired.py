@@ -345,6 +345,16 @@ def test_an_abort_takes_the_canaries_of_a_killed_process_back_at_once(author, wo
     assert world.street.number("SA101") == 3 and not world.ledger.state.rollouts and world.disagreement() == ""
 
 
+def test_an_abort_of_a_rollout_that_ends_meanwhile_is_one_line(world, capsys, monkeypatch):
+    world.run(until="load", author=JOB)
+    (rollout,) = world.ledger.state.rollouts.values()
+    monkeypatch.setattr(command, "_rollout", lambda *_: rollout)
+    assert command.main(["abort", "SA101", "--author", JOB], "greenserve rollout") == 0
+    capsys.readouterr()
+    assert command.main(["abort", "SA101", "--author", JOB], "greenserve rollout") == 2
+    assert_refused(capsys, f"rollout {rollout.id} has been ended by another process")
+
+
 def test_lines_that_the_ledger_does_not_have_allow_nothing_again(world, capsys):
     lines = len(drive(world, "SA101 = 4\n").lines)
     drive(world, "SA101 = 5\n", "--again", lines, code=2)

@@ -391,6 +391,14 @@ def test_a_number_without_its_signature_begins_nothing(path):
     assert not world.ledger.state.rollouts and world.judges.calls == [] and world.street.calls == 0
 
 
+def test_an_open_rollout_whose_number_is_not_signed_loads_nothing(path):
+    world = World(path)
+    world.run(until="evaluate")
+    world.judges.unsigned, served = True, dict(world.street.served)
+    result = world.run()
+    assert result.outcome == "failed" and "is not signed" in result.sentence and world.street.served == served
+
+
 def test_a_promoted_number_is_taken_back_also_after_a_kill(path):
     whole = World(path)
     whole.run()

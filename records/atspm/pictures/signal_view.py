@@ -109,7 +109,7 @@ class SignalView:
     def splits(self, phase: int) -> list[Split]:
         """The greens of a phase that begin and end in the period."""
         greens: list[dict[Code, float]] = []
-        """Of each, the newest time of each event up to the end of its red clearance, or the next green."""
+        """By split, the newest time of each event up to the end of its red clearance, or the next green."""
         for event in self.events:
             if event.parameter == phase and event.code == Code.PHASE_BEGIN_GREEN:
                 greens.append({})
