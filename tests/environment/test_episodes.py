@@ -334,6 +334,7 @@ def test_gymnasiums_statistics_have_the_summary(single):
 def test_an_episode_without_a_summary_writes_trips_only_if_they_are_asked_for(single, has_file, tmp_path):
     env = single("SA101", seconds=60, episode_summary=False, tripinfo=tmp_path / "x.xml" if has_file else None)
     env.reset(seed=1)
+    assert libsumo.simulation.getOption("tripinfo-output") == (str(tmp_path / "x.xml") if has_file else "")
     while not (step := env.step(0))[3]:
         pass
     assert not [key for key in step[4] if key.startswith("episode_")]
