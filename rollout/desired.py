@@ -12,7 +12,7 @@ from pathlib import Path
 
 from city import names
 from city.config import City
-from city.errors import InputError
+from city.errors import InputError, os_errors
 from city.ledger import MAX_NUMBER, UNDECIDED, WORSE, Ledger, Line, Rollout
 
 REFUSED = (WORSE, UNDECIDED, "aborted")
@@ -36,9 +36,10 @@ class Step:
 
 
 def read(path: Path, city: City) -> dict[str, int]:
-    """The desired number of each TL: TOML with lines `TL = number`, or `all = number`. Raises InputError, OSError."""
+    """The desired number of each TL: TOML with lines `TL = number`, or `all = number`. Raises InputError."""
     try:
-        lines = tomllib.loads(path.read_text(encoding="utf-8"))
+        with os_errors(f"--desired {path}: cannot be read", "name a file with lines such as SA101 = 4"):
+            lines = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path}: cannot be read as TOML ({error}); write lines such as SA101 = 4") from None
     numbers: dict[str, int] = {}

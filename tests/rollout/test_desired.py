@@ -255,6 +255,8 @@ def test_a_rollout_that_a_process_of_the_same_author_runs_is_left_alone(world):
 def test_a_file_without_numbers_and_a_ledger_without_a_folder_are_one_line(world, capsys):
     drive(world, "# none yet\n")
     assert capsys.readouterr().out.endswith("numbers.toml: no number is desired\n")
+    assert command.main(["--desired", "none.toml", "--record", "rec"], "greenserve rollout") == 2
+    assert_refused(capsys, "--desired none.toml: cannot be read", "lines such as SA101 = 4")
     drive(world, "SA101 = 4\n", "--ledger", "gone/ledger.jsonl", code=2)
     assert_refused(capsys, "gone: no such folder; mount the ledger's volume there, or pass another --ledger")
 
