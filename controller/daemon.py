@@ -93,7 +93,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, tracing.metadata if traces else None, closing)
         names = movement_names.of_city(config.city, street)
-        traffic = TrafficMeter(list(contracts.values()), street, keeps_recent=config.page is not None)
+        keeps_recent = config.page is not None or config.record is not None
+        traffic = TrafficMeter(list(contracts.values()), street, keeps_recent)
         metrics.registry.register(traffic)
         interface = _interface(config, contracts, policies, alarms, metrics, health, traffic, names, closing)
         run_log = RunLog(metrics, contracts, names)
@@ -107,7 +108,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             if interface is not None:
                 subscribers.append(interface.state)
             if config.record is not None:
-                recorder = _recorder(config, config.record, connection, tls, begin, metrics.registry, alarms)
+                recorder = _recorder(config, config.record, connection, tls, begin, metrics.registry, alarms, traffic)
                 subscribers.append(recorder)
             if traces is not None:
                 policies = tracing.TracedPolicies(policies, traces)
@@ -192,6 +193,7 @@ def _recorder(
     begin: Start,
     registry: CollectorRegistry,
     alarms: Alarms,
+    traffic: TrafficMeter,
 ) -> Subscriber:
     """The subscriber that records the run, and its detectors if SUMO has loaded any. Raises InputError."""
     # the extra `record` is not installed everywhere
@@ -207,7 +209,8 @@ def _recorder(
         log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(tracked))
     run = of_tls(tls, begin, tracked, phases)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
-    return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
+    metrics = RecordMetrics(registry)
+    return Recorder(files, run, metrics, on_end_by_error=alarms.note_record, traffic=traffic)
 
 
 def _write_summary(path: Path | None, summary: Mapping[str, Any]) -> bool:

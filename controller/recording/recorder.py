@@ -13,6 +13,7 @@ What is where, and when:
 - A new file begins with the state of the decision loop, so that it can be replayed alone. Only the decision loop can
   give it, after a step: `add` asks for it once the hour is over or the thread has found the file complete, and the file
   ends with that step. `add` also asks each STATE_INTERVAL_S, and the state goes among the steps.
+- The traffic of each simulated minute goes to a small file beside the record (traffic_minutes).
 - `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since
   then, so that it never goes back.
 """
@@ -26,17 +27,20 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from typing import IO, Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from city.errors import InputError
 from controller.events import DecisionEvent
-from controller.recording import loop_state, run_start
+from controller.recording import loop_state, run_start, traffic_minutes
 from controller.recording.messages import Encoder, snapshot
 from controller.recording.record_folder import RecordFolder, file_name, is_in_place
 from controller.recording.record_writer import NS, STEP, TL, RecordWriter, gzipped
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
+from controller.telemetry.traffic import TrafficMeter
 from protos.loop_state_pb2 import LoopState
 
 log = logging.getLogger("controller")
@@ -80,6 +84,7 @@ class Recorder:
         clock: Callable[[], float] = time.monotonic,
         wall_clock_ns: Callable[[], int] = time.time_ns,
         on_end_by_error: Callable[[str], None] = lambda error: None,
+        traffic: TrafficMeter | None = None,
     ) -> None:
         """Prepare the record; the first step begins its first file. Raises OSError if a network file cannot be read.
 
@@ -91,10 +96,14 @@ class Recorder:
             clock: the clock of the events' `monotonic_s`.
             wall_clock_ns: the wall clock in ns since 1970, read once.
             on_end_by_error: called once, in any thread, with the error that ends the record.
+            traffic: of the run, if it is kept by minute; it gets the events before the recorder.
         """
         self._folder = folder
         self._metrics = metrics
         self._on_end_by_error = on_end_by_error
+        self._traffic = traffic
+        self._minute = -1
+        """Newest simulated minute whose traffic is kept."""
         max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
         self._files = _Files(folder, run, metrics, max_file_bytes, wall_clock_ns() - round(clock() * NS))
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
@@ -126,7 +135,7 @@ class Recorder:
         state = self._state_after(event, ends_file)
         self._added_steps += 1
         self._added_bytes += memory
-        self._queue.put(_Queued(snapshot(event), memory, state, ends_file))
+        self._queue.put(_Queued(snapshot(event), memory, state, ends_file, self._traffic_at(event)))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="record", daemon=True)
             try:
@@ -166,6 +175,14 @@ class Recorder:
                 error,
             )
             return None
+
+    def _traffic_at(self, event: DecisionEvent) -> dict[str, float | None] | None:
+        """The city's traffic at the first decision of a simulated minute."""
+        minute = int(event.at_s // traffic_minutes.MINUTE_S)
+        if self._traffic is None or not event.decisions or minute == self._minute:
+            return None
+        self._minute = minute
+        return self._traffic.recent().totals()
 
     def close(self) -> None:
         """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""
@@ -210,6 +227,7 @@ class Recorder:
                 self._taken_steps += 1
                 self._taken_bytes += queued.memory
                 files.add(queued.event, queued.state, queued.ends_file)
+                files.add_traffic(queued.event.at_s, queued.traffic)
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
             self._stop(error)
@@ -242,6 +260,8 @@ class _Queued(NamedTuple):
     """State of the decision loop after the step, if it is recorded."""
     ends_file: bool
     """True if a new file begins after the step."""
+    traffic: dict[str, float | None] | None
+    """Of its simulated minute, if it is the first step with decisions of it."""
 
 
 class _Files:
@@ -263,6 +283,10 @@ class _Files:
         self._encoder = Encoder(run)
         self._run_id = secrets.token_hex(6)
         self._city = run_start.encode(run, self._run_id, 0, 0)
+        self._traffic_path = traffic_minutes.path_of(
+            folder.path, run_start.plan_digest(self._city.contracts, self._city.signals)
+        )
+        self._keeps_traffic = True
         # those with which the run began, in all its files
         self._network_files = {name: gzipped(path) for name, path in run.network_files.items()}
         self.path = folder.path
@@ -304,6 +328,17 @@ class _Files:
             if state is not None:
                 writer.add_state(state, publish_ns)
             self.is_complete = stream.tell() >= self._max_file_bytes or writer.index_entries >= MAX_INDEX_ENTRIES
+
+    def add_traffic(self, at_s: float, traffic: dict[str, float | None] | None) -> None:
+        """Keep the traffic of a simulated minute, if there is one; an error ends that, and not the record."""
+        if traffic is None or not self._keeps_traffic:
+            return
+        began = date.fromtimestamp(self._city.begin_unix_ns / NS)
+        try:
+            traffic_minutes.append(self._traffic_path, began, int(at_s // traffic_minutes.MINUTE_S), traffic)
+        except (OSError, InputError) as error:
+            self._keeps_traffic = False
+            log.warning("later runs cannot compare their traffic with this one: %s", error)
 
     def flush_if_due(self) -> float | None:
         """Hand what is written to the kernel, if it is time. Raises OSError.

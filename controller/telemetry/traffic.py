@@ -41,6 +41,15 @@ class RecentTraffic(NamedTuple):
     span_s: float
     """Simulated time; RECENT_S, or since the run's begin."""
 
+    def totals(self) -> dict[str, float | None]:
+        """The city's figures: vehicles, halting ones, and stopped delay in vehicle seconds (None: not counted)."""
+        delay_s = None if np.isnan(self.delay_s).all() else round(float(np.nansum(self.delay_s)), 1)
+        return {
+            "vehicles": float(np.nansum(self.vehicles)),
+            "halting": float(np.nansum(self.halting)),
+            "delay_s": delay_s,
+        }
+
 
 def _count_green(is_vehicle_link: Sequence[bool], state: str) -> int:
     """The number of green vehicle links in the state of a signal."""

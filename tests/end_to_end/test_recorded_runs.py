@@ -76,7 +76,7 @@ def test_killed_controller_loses_a_second_at_most(tmp_path):
         killed_s = time.monotonic()
         os.killpg(process.pid, signal.SIGKILL)  # and its SUMO
         reported += [line.split() for line in process.stdout.read().splitlines()]
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.mcap")
     _, steps, missing = read(path)
     numbers = [each.step.number for each in steps]
     written = [
@@ -96,14 +96,14 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
     assert summaries[0] == summaries[1] == "960 decisions"
     (error,) = [line for line in log.splitlines() if "ERROR" in line]
     assert "the record ends, and control goes on without it" in error and "File too large" in error
-    (path,) = record.iterdir()
+    (path,) = record.glob("*.mcap")
     assert path.stat().st_size <= 40_000
 
 
 def test_two_controllers_record_into_one_folder(tmp_path):
     for process in [control("--policy", "max-pressure", "--end", 300, "--record", tmp_path) for _ in range(2)]:
         finished(process)
-    (first, steps, missing), (second, *others) = (read(path) for path in sorted(tmp_path.iterdir()))
+    (first, steps, missing), (second, *others) = (read(path) for path in sorted(tmp_path.glob("*.mcap")))
     assert first.run != second.run and not missing and not others[1]
     assert [each.step.number for each in steps] == [each.step.number for each in others[0]] == list(range(61))
 
@@ -111,14 +111,14 @@ def test_two_controllers_record_into_one_folder(tmp_path):
 def test_record_has_the_phase_numbers_of_city_toml(tmp_path):
     city = write_city(tmp_path, ("[tl.SA101]", '[tl.SA101]\nphases = { "A1A0.70.00:left" = 11 }'))
     finished(control("--policy", "max-pressure", "--end", 10, "--city", city, "--record", tmp_path / "record"))
-    (path,) = (tmp_path / "record").iterdir()
+    (path,) = (tmp_path / "record").glob("*.mcap")
     assert json.loads(read(path)[0].phases) == {"SA101": {"A1A0.70.00:left": 11}}
 
 
 def test_record_of_a_served_run_has_models_versions_and_scores(grid_server, tmp_path):
     # answers may be late if other tests run beside this one
     finished(control("--server", grid_server, "--end", 120, "--record", tmp_path, "--deadline-ms", 20_000))
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.mcap")
     city, steps, missing = read(path)
     assert not missing and len(city.contracts) == 8 and city.driver == ""
     categorical = {

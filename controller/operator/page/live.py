@@ -3,8 +3,8 @@
 import logging
 import shlex
 import sys
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from city import street_shapes
 from city.network import StreetNetwork
@@ -18,12 +18,11 @@ from controller.operator.page.site import Site, listen
 from controller.operator.page.street_data import StreetData
 from controller.operator.service import OperatorService
 from controller.operator.tl_layout import TlLayout
+from controller.recording.run_start import encode_signal, plan_digest
+from controller.recording.traffic_minutes import Minutes, path_of, read
 from controller.sumo.connection import SumoConnection, ViewConnection
 from controller.telemetry.traffic import TrafficMeter
 from signals.movement_names import MovementNames
-
-if TYPE_CHECKING:  # the extra `record` is not installed everywhere
-    from controller.operator.page.earlier_traffic import EarlierTraffic
 
 log = logging.getLogger("controller")
 
@@ -44,7 +43,6 @@ class LivePage:
         self._socket = listen(*address)
         self._collector: Collector | None = None
         self._server: PageServer | None = None
-        self._earlier: EarlierTraffic | None = None
 
     def begin(self, street: StreetNetwork, connection: SumoConnection, start: Start) -> None:
         """Answer browsers from now on. Raises InputError. `start`: of the run."""
@@ -62,14 +60,13 @@ class LivePage:
             if_lost=_if_lost(self._config),
         )
         self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
-        self._earlier = _earlier_traffic(self._config.record, layout, start)
         self._server = PageServer(
             Site(self._socket, data, self._token.value),
             service,
             Exports(service.policies, city.serving.models_dir),
             self._collector,
             self._traffic,
-            self._earlier,
+            _earlier_traffic(self._config.record, layout, start),
         )
         self._server.start()
         value, file = self._token
@@ -82,27 +79,27 @@ class LivePage:
         return self._collector is not None and self._collector.collect(connection, now)
 
     def close(self) -> None:
-        if self._earlier is not None:
-            self._earlier.close()
         if self._server is not None:
             self._server.stop()
         else:
             self._socket.close()
 
 
-def _earlier_traffic(folder: Path | None, layout: TlLayout, start: Start) -> "EarlierTraffic | None":
-    """The traffic of the last record in the folder of this run's; None without a record."""
+def _earlier_traffic(folder: Path | None, layout: TlLayout, start: Start) -> Minutes:
+    """The traffic of earlier runs of the same plan in the record's folder, by simulated minute."""
     if folder is None:
-        return None
-    from controller.operator.page.earlier_traffic import EarlierTraffic
-    from controller.recording.run_start import encode_signal, plan_digest
-
+        return {}
     signals = [encode_signal(id, running, MovementNames()) for id, running in start.signals.items()]
+    path = path_of(folder, plan_digest(layout.contracts.values(), signals))
     try:
-        return EarlierTraffic(folder, plan_digest(layout.contracts.values(), signals))
+        minutes, invalid = read(path, date.today())
     except OSError as error:
         log.warning("the page compares traffic with no earlier record (%s)", error)
-        return None
+        return {}
+    of = ", ".join(dict.fromkeys(each["of"] for each in minutes.values())) or "no earlier record"
+    note = f" ({path}: {invalid} lines are damaged and left out)" if invalid else ""
+    log.info("the page compares traffic with %s%s", of, note)
+    return minutes
 
 
 def _if_lost(config: ControllerConfig) -> str:

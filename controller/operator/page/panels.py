@@ -54,9 +54,7 @@ def traffic(tls: Sequence[str], recent: RecentTraffic) -> dict[str, Any]:
     halting = np.nan_to_num(recent.halting)
     worst = np.lexsort((-np.nan_to_num(recent.delay_s), -halting))[:MAX_WORST]
     return {
-        "vehicles": float(np.nansum(recent.vehicles)),
-        "halting": float(halting.sum()),
-        "delay_s": None if np.isnan(recent.delay_s).all() else round(float(np.nansum(recent.delay_s)), 1),
+        **recent.totals(),
         "counted_tls": int(np.isfinite(recent.delay_s).sum()),
         "mean_vehicles": _finite([recent.mean_vehicles])[0],
         "mean_halting": _finite([recent.mean_halting])[0],

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from aiohttp import WSCloseCode, web
@@ -36,11 +36,9 @@ from controller.operator.page.site import Site
 from controller.operator.page.watched_tl import WatchedTl
 from controller.operator.run_state import MAX_LOGGED_COMMANDS, KeptStep
 from controller.operator.service import OperatorService
+from controller.recording.traffic_minutes import MINUTE_S, Minutes
 from controller.telemetry.traffic import TrafficMeter
 from protos import control_pb2
-
-if TYPE_CHECKING:  # the extra `record` is not installed everywhere
-    from controller.operator.page.earlier_traffic import EarlierTraffic
 
 MIN_FRAME_INTERVAL_S = 0.1
 """Wall time between two frames of a watcher, at least: vehicles are not read more often either."""
@@ -110,7 +108,7 @@ class PageServer(FrameServer[LiveWatcher]):
         exports: Exports,
         collector: Collector,
         traffic: TrafficMeter,
-        earlier: "EarlierTraffic | None" = None,
+        earlier: Minutes,
     ) -> None:
         """Prepare the page; `start` answers requests.
 
@@ -120,7 +118,7 @@ class PageServer(FrameServer[LiveWatcher]):
             exports: where its models come from.
             collector: reads from SUMO for the page.
             traffic: of the run.
-            earlier: of the record that the traffic is compared with.
+            earlier: that the traffic is compared with.
         """
         super().__init__(site)
         self._street = site.street
@@ -437,7 +435,7 @@ class PageServer(FrameServer[LiveWatcher]):
             ),
             "traffic": {
                 **panels.traffic(state.tls, self._traffic.recent()),
-                "earlier": self._earlier.at(state.second) if self._earlier is not None else None,
+                "earlier": self._earlier.get(int(state.second // MINUTE_S)),
             },
             "settings": self._service.settings(),
             "failure": state.failure,

@@ -5,7 +5,6 @@ import contextlib
 import json
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 
 import aiohttp
 import numpy as np
@@ -44,11 +43,10 @@ class Page(OperatedRun):
         site = Site(listen("127.0.0.1", 0), self.street, operator_token.new_token())
         self.traffic = TrafficMeter(self.contracts, street)
         self.traffic.track(self.layout.lanes)
-        self.earlier: dict[float, dict] = {}
-        """By second, the figures of an earlier record."""
-        earlier = SimpleNamespace(at=self.earlier.get)
+        self.earlier: dict[int, dict] = {}
+        """By simulated minute, the figures of an earlier record."""
         exports = Exports(None, Path("models"))
-        self.server = PageServer(site, self.service, exports, self.collector, self.traffic, earlier)
+        self.server = PageServer(site, self.service, exports, self.collector, self.traffic, self.earlier)
         self.server.start()
         self.url = site.url.rstrip("/")
         self.port = site.port

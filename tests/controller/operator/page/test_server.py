@@ -472,11 +472,11 @@ def test_the_city_panel_has_the_traffic_and_the_worst_tls(page, browser):
     for at_s in (0, 10, 20):
         page.step(at_s, decisions=[page.decided(tl) for tl in tls], halting=halting)
     lanes = len(page.layout.lane_rows[tls[1]])
-    page.earlier[20] = {"of": "Tuesday's record", "vehicles": 298.0}
+    page.earlier[0] = {"of": "Tuesday's record", "vehicles": 298.0}
     traffic = browser.frame().panel["city"]["traffic"]
     assert traffic["worst"] == [[tls[1], 3 * lanes, 60 * lanes]] and traffic["halting"] == 3 * lanes
     assert (traffic["delay_s"], traffic["mean_halting"], traffic["span_s"]) == (60 * lanes, 3 * lanes, 20)
-    assert page.state.tls == tls and traffic["vehicles"] == 0 and traffic["earlier"] == page.earlier[20]
+    assert page.state.tls == tls and traffic["vehicles"] == 0 and traffic["earlier"] == page.earlier[0]
 
 
 def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, browser, caplog, monkeypatch):
