@@ -103,14 +103,8 @@ PLAN: Flags = {
 AUTHOR: Flags = {
     "--author": dict(metavar="NAME", help="name in ledger, log and record; a rollout's owner (default: user@machine)")
 }
-STREET: Flags = {
+CONTROLLER: Flags = {
     "--models-dir": dict(_FOLDER, help="folder of the models (default: [serving] models_dir)"),
-    "--server": dict(metavar="HOST:PORT", help="the model server (default: [serving] address, or the district's)"),
-    "--config": dict(
-        _FOLDER,
-        default=Path("config"),
-        help="folder of the server's files, which greenserve serve config writes (default: config)",
-    ),
     "--control-address": dict(
         metavar="HOST:PORT",
         help=f"the controller's control API (default: [controller] control_address, else {ctl.DEFAULT_ADDRESS})",
@@ -119,6 +113,15 @@ STREET: Flags = {
     "--control-tls-certificate": dict(_FILE, help="client certificate (PEM)"),
     "--control-tls-key": dict(_FILE, help="client key (PEM)"),
     **AUTHOR,
+}
+STREET: Flags = {
+    "--server": dict(metavar="HOST:PORT", help="the model server (default: [serving] address, or the district's)"),
+    "--config": dict(
+        _FOLDER,
+        default=Path("config"),
+        help="folder of the server's files, which greenserve serve config writes (default: config)",
+    ),
+    **CONTROLLER,
 }
 _TL: Flags = {"tls": dict(nargs="+", metavar="TL", help="a TL of the rollout")}
 _TLS: Flags = {"tls": dict(nargs="+", metavar="TL", help="TLs")}
@@ -129,7 +132,7 @@ FLAGS: dict[str, Flags] = {
     "resume": {**_TL, **AUTHOR},
     "abort": {**_TL, **STREET},
     "back": {**_TLS, **_EARLIER, **STREET},
-    "adopt": {**_TLS, **STREET},
+    "adopt": {**_TLS, **CONTROLLER},
 }
 """By subcommand; all have those of the ledger too."""
 

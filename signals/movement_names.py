@@ -4,6 +4,7 @@ An approach is named by the direction in which its traffic goes, a crossing by t
 of the junction. Where two have the same name, they also have the street's name, else the road's id.
 """
 
+import difflib
 import functools
 import math
 from collections import Counter
@@ -25,6 +26,8 @@ COMPASS = ("north", "northeast", "east", "southeast", "south", "southwest", "wes
 _KINDS = {"s": THROUGH, "l": LEFT, "L": LEFT, "r": RIGHT, "R": RIGHT}
 """Kind by SUMO's `dir`; another one is a U-turn."""
 _ORDER = (THROUGH, LEFT, RIGHT, U_TURN)
+MAX_NEAR = 5
+"""Movements named in an error, those whose keys are most like the one that is wrong."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -230,8 +233,12 @@ def stated_by_signal(
         for key, value in values.items():
             owners = [signal for signal, keys in keys_by_signal.items() if key in keys]
             if not owners:
-                known = ", ".join(sorted(set().union(*keys_by_signal.values())))
-                raise InputError(f"{where.format(tl=tl)}: {key} is not a movement of its signals; write one of {known}")
+                known = set().union(*keys_by_signal.values())
+                near = ", ".join(difflib.get_close_matches(key, known, MAX_NEAR, cutoff=0.0))
+                raise InputError(
+                    f"{where.format(tl=tl)}: {key} is not a movement of its signals; "
+                    f"the nearest of {len(known)} are {near}"
+                )
             for signal in owners:
                 of_signal.setdefault(signal, {})[key] = value
     return of_signal

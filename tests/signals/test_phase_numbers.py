@@ -170,7 +170,7 @@ def test_city_toml_states_numbers_by_road(tmp_path, grid_street):
     assert {phase.number: phase.description for phase in phases["C1"].phases}[6].startswith("northbound through")
     path.write_text(f'{text}\nphases = {{ "A0A1" = 6 }}\n')
     with pytest.raises(
-        InputError, match=r"\[tl.SA108\] phases: A0A1 is not a movement of its signals; write one of B1C1.70.00, "
+        InputError, match=r"\[tl.SA108\] phases: A0A1 is not a movement of its signals; the nearest of 24 are "
     ):
         of_city(config.load(path), grid_street)
 
