@@ -18,7 +18,7 @@ from city.ledger import Ledger, Line, RuleBroken, decode, encode
 
 FILE = Path("ledger.jsonl")
 MAX_LINE_BYTES = 1_000_000
-REMEDY = "restore the file from its copy; greenserve ledger verify names the first line that is wrong"
+REMEDY = "restore the file from its copy"
 
 
 class LedgerFile:
