@@ -463,6 +463,25 @@ def test_printed_is_the_panel_alone_and_whole(browser, url):
         )
 
 
+@pytest.mark.parametrize(
+    ("kind", "action", "shown"),
+    [
+        ("kc", [0.955, -0.5], ["C1: kc 0.955", "C2: kc -0.5"]),
+        ("gro", [0.1, 0.2, 0.3, 0.4], ["C1: offset 0.1", "C1: gr 0.2", "C2: offset 0.3", "C2: gr 0.4"]),
+    ],
+)
+def test_numbers_of_an_action_have_their_signals(browser, url, kind, action, shown):
+    with opened(browser, url) as page:
+        select_tl(page, "SA108")
+        decision = {"at_s": 1, "failure": "", "action": action, "scores": [], "min_green_passed": True}
+        page.evaluate(
+            "([kind, decision]) => { const panel = greenserve.tlPanel(); panel.tl = { ...panel.tl, action: kind };"
+            " panel.showChoice(decision, 'policy'); }",
+            [kind, decision],
+        )
+        assert page.locator("#tl-choice p").all_inner_texts() == shown
+
+
 def test_an_alarm_and_the_list_of_the_worst_lead_to_their_tls(browser, url):
     with opened(browser, url) as page:
         page.wait_for_selector("#alarms *")

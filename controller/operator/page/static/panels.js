@@ -318,7 +318,12 @@ export class TlPanel {
         rows.push(row);
       });
     } else {
-      decision.action.forEach((value, k) => rows.push(element("p", `${this.tl.action} ${k + 1}: ${number(value, 3)}`)));
+      // one number for each signal; gro: for each signal its offset, then its green splits
+      const kinds = this.tl.action === "gro" ? ["offset", "gr"] : [this.tl.action];
+      decision.action.forEach((value, k) => {
+        const signal = this.tl.signals[Math.floor(k / kinds.length)];
+        rows.push(element("p", `${this.city.signals[signal]?.id ?? ""}: ${kinds[k % kinds.length]} ${number(value, 3)}`));
+      });
     }
     if (!decision.min_green_passed && this.tl.action === "categorical") rows.push(element("p", "min green has not passed", { class: "note" }));
     $("tl-choice").replaceChildren(...rows);
