@@ -15,9 +15,8 @@ from city.errors import InputError, errors_about
 from export.actors import Actor
 from export.actors.architectures import Layers, build, find_equivalent_actor
 from export.checkpoints import scopes, source_of, tensorflow_files, tensorflow_process
-from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.layers import read_layers
-from export.checkpoints.source import ActorRequest, MetaGraph, SavedFunction, Source
+from export.checkpoints.source import ActorRequest, KerasModel, MetaGraph, SavedFunction, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import keras_model, trained_function, training_graph, user_builder
 from export.graphs.graph_actor import GraphActor, ReferenceModel, TrainedActor, extract_actor

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from city.config import TL, Training
 from city.errors import InputError, errors_about
 from city.names import contains_tl
-from export import tl_settings, traffic_observations, training_record
+from export import training_record
 from export.actors import Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of, tensorflow_process
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.stable_baselines3 import SOURCE as SB3_SOURCE
-from export.config import Job
+from export.config import Job, read_observations, settings_of
 from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
@@ -70,13 +70,13 @@ class TlExport:
         number = next(n for n in (candidate.number, job.model_number, 1) if n is not None)
         if number >= MAX_MODEL_NUMBER:
             raise InputError(f"{candidate.path}: has model number {number}, but it must be below 2**62; rename it")
-        return cls(job, tl, candidate, number, tl_settings.settings_of(job.city, tl, candidate))
+        return cls(job, tl, candidate, number, settings_of(job.city, tl, candidate))
 
     def publish(self) -> tuple[str, list[str], str]:
         """Write, verify and publish the version; return a summary, remarks on it, and its only action if it has but
         one. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
-        observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
+        observations = read_observations(job.observations, self.tl) if job.observations is not None else None
         rebuilt, contract = self.rebuild(observations)
         with errors_about(candidate.path):
             files = source.files(candidate.path)

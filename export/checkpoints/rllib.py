@@ -26,14 +26,12 @@ from numpy.typing import NDArray
 from city.errors import InputError, errors_about
 from export.actors import Actor
 from export.actors.steps import Step
-from export.checkpoints import pickled_arrays, regular_files, spaces
+from export.checkpoints import pickles, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
-from export.checkpoints.spaces import CONTINUOUS
-from export.checkpoints.vec_normalize import LIBRARIES, Normalisation
+from export.checkpoints.vec_normalize import Normalisation
 from serving.contract import CATEGORICAL
 
 OLD_STATE_FILE = "policy_state.pkl"
@@ -74,12 +72,12 @@ def contents(path: Path) -> Any:
 
 
 def _bytes(path: Path) -> bytes:
-    regular_files.check(path, MAX_PICKLE_BYTES)
+    regular_files.check(path, pickles.MAX_PICKLE_BYTES)
     return path.read_bytes()
 
 
 def _plain(path: Path) -> Any:
-    return load(_bytes(path), pickled_arrays.REBUILDERS, ("ray", *LIBRARIES))
+    return pickles.load(_bytes(path), pickles.REBUILDERS, ("ray", *pickles.LIBRARIES))
 
 
 def _module(path: Path) -> Module:
@@ -88,7 +86,7 @@ def _module(path: Path) -> Module:
         raise ValueError("it is not a table of weights by name")
     arrays = {}
     for name, values in stored.items():
-        array = values.values if isinstance(values, pickled_arrays.Array) else values
+        array = values.values if isinstance(values, pickles.Array) else values
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array
@@ -103,8 +101,8 @@ def _module(path: Path) -> Module:
         raise ValueError(f"{CONFIG_FILE} beside it holds no model config")
     settings = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
     class_name = getattr(module_class, "global_name", "unknown")
-    sizes = spaces.read(observation, "observation", CONTINUOUS).size, spaces.read(action, "action", CATEGORICAL).size
-    return Module(arrays, class_name, settings, *sizes)
+    inputs = pickles.space_of(observation, "observation", pickles.CONTINUOUS).size
+    return Module(arrays, class_name, settings, inputs, pickles.space_of(action, "action", CATEGORICAL).size)
 
 
 def _msgpack(data: bytes) -> Any:

@@ -14,7 +14,6 @@ from export.actors.activations import LEAKY_RELU
 from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
-from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.layers import read_layers
 from protos import policy_pb2 as pb
 from serving.contract import PROBABILITIES, Q_VALUES
@@ -90,6 +89,16 @@ class MetaGraph:
 
 class SavedFunction:
     """A SavedModel's function."""
+
+
+@dataclass(frozen=True)
+class KerasModel:
+    """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
+
+    config: str
+    """The model's architecture as JSON, or ""."""
+    version: str
+    """Version of the Keras that wrote it, such as 2.15.0, or ""."""
 
 
 Graph = MetaGraph | SavedFunction | KerasModel

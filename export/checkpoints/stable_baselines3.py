@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 from city.errors import InputError, first_line
 from export.actors import Actor
 from export.actors.steps import Activation, Affine, Clip, Step
-from export.checkpoints import pickled_arrays, spaces, torch_tensors, vec_normalize
+from export.checkpoints import pickles, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.pickled_values import load
+from export.checkpoints.pickles import CONTINUOUS, Space
 from export.checkpoints.source import ActorRequest, Source, StoredActor
-from export.checkpoints.spaces import CONTINUOUS, Space
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
 
 MAX_DATA_BYTES = 1 << 28
@@ -86,18 +85,18 @@ def contents(path: Path) -> SavedPolicy:
         if not isinstance(settings, dict):
             raise ValueError("its member data holds no settings")
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
-    observation = spaces.read(_unpickled(settings, "observation_space"), "observation", CONTINUOUS)
+    observation = pickles.space_of(_unpickled(settings, "observation_space"), "observation", CONTINUOUS)
     if settings["observation_space"].get("_shape") != [observation.size]:
         raise ValueError("its observation space has two sizes; the file is damaged")
     try:
-        last_observation = pickled_arrays.numbers(_unpickled(settings, "_last_obs"))
+        last_observation = pickles.numbers(_unpickled(settings, "_last_obs"))
     except ValueError:
         last_observation = None
     return SavedPolicy(
         {key: settings[key] for key in KEPT_SETTINGS if key in settings},
         tensors.arrays,
         observation,
-        spaces.read(_unpickled(settings, "action_space"), "action", CATEGORICAL, CONTINUOUS),
+        pickles.space_of(_unpickled(settings, "action_space"), "action", CATEGORICAL, CONTINUOUS),
         last_observation,
     )
 
@@ -108,7 +107,7 @@ def _unpickled(settings: Mapping[str, Any], key: str) -> Any:
         pickled = base64.b64decode(settings[key][":serialized:"])
     except (TypeError, LookupError):
         raise ValueError(f"its {key} was not saved; save it without exclude") from None
-    return load(pickled, pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
+    return pickles.load(pickled, pickles.REBUILDERS, pickles.LIBRARIES)
 
 
 _HELPER = Helper(contents, "a stable-baselines3 file")

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from city.errors import first_line
-from export.checkpoints.hdf5_reader import KerasModel
+from export.checkpoints.source import KerasModel
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function, user_builder
 from export.graphs.graph_actor import TrainedActor

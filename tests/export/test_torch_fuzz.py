@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from export.checkpoints import (
-    pickled_arrays,
-    pickled_values,
+    pickles,
     rllib,
     safetensors_file,
     stable_baselines3,
@@ -80,21 +79,21 @@ plain = st.recursive(
 
 @given(plain, st.sampled_from([3, 4]))
 def test_plain_values_are_read_as_pickle_reads_them(value, protocol):
-    assert pickled_values.load(pickle.dumps(value, protocol), {}) == value
+    assert pickles.load(pickle.dumps(value, protocol), {}) == value
 
 
 @given(st.binary(min_size=1, max_size=60))
 def test_random_pickles_raise_only_pickle_refused(data):
-    with contextlib.suppress(pickled_values.PickleRefused):
-        pickled_values.load(b"\x80\x04" + data + b".", pickled_arrays.REBUILDERS, ("gymnasium",))
+    with contextlib.suppress(pickles.PickleRefused):
+        pickles.load(b"\x80\x04" + data + b".", pickles.REBUILDERS, ("gymnasium",))
 
 
 def test_functions_of_the_reader_cannot_be_changed_by_a_pickle():
     """BUILD on a function: it has no attributes that a state could set."""
     dtype = b"\x8c\x05numpy\x8c\x05dtype\x93"
     for state in (b"}\x8c\x05_callK\x01s", b"N}\x8c\x05_callK\x01s\x86"):
-        with pytest.raises(pickled_values.PickleRefused):
-            pickled_values.load(b"\x80\x04" + dtype + state + b"b.", pickled_arrays.REBUILDERS)
+        with pytest.raises(pickles.PickleRefused):
+            pickles.load(b"\x80\x04" + dtype + state + b"b.", pickles.REBUILDERS)
 
 
 def test_zip_of_a_zip_is_read_within_its_limits(tmp_path, monkeypatch):
