@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city.errors import InputError, errors_about
-from export.actors import Actor
+from export.actors import Actor, GraphActor, ReferenceModel
 from export.actors.architectures import Layers, build, find_equivalent_actor
 from export.checkpoints import scopes, source_of, tensorflow_files, tensorflow_process
 from export.checkpoints.layers import read_layers
 from export.checkpoints.source import ActorRequest, KerasModel, MetaGraph, SavedFunction, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import keras_model, trained_function, training_graph, user_builder
-from export.graphs.graph_actor import GraphActor, ReferenceModel, TrainedActor, extract_actor
+from export.graphs.graph_actor import TrainedActor, extract_actor
 from export.graphs.output_tensor import NotInGraph
 from export.graphs.user_builder import Sizes
 from export.locate import Candidate

@@ -13,13 +13,12 @@ from city.config import TL, Training
 from city.errors import InputError, errors_about
 from city.names import contains_tl
 from export import training_record
-from export.actors import Actor, padding
+from export.actors import Actor, GraphActor
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of, tensorflow_process
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.stable_baselines3 import SOURCE as SB3_SOURCE
 from export.config import Job, read_observations, settings_of
-from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
@@ -248,7 +247,7 @@ class TlExport:
             )
         contract.observation.padded_size, contract.action.padded_size = actor.inputs, actor.outputs
         with errors_about(f"{self.tl}: {self.candidate.label}"):
-            return replace(rebuilt, actor=padding.for_tl(actor, contract.observation.size, contract.action.size))
+            return replace(rebuilt, actor=actor.for_tl(contract.observation.size, contract.action.size))
 
     def _check_sizes(self, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
         if actor.inputs != contract.observation.size:

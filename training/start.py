@@ -11,12 +11,11 @@ from city import model_folders, network
 from city.config import City
 from city.errors import InputError, errors_about
 from export import config, pretrained
-from export.actors import Actor
+from export.actors import Actor, GraphActor
 from export.actors.phase_competition import SHAPES, PhaseCompetition
 from export.actors.steps import Activation, Dense
 from export.checkpoints import phase_networks
 from export.checkpoints.trained_saved_model import MANIFEST
-from export.graphs.graph_actor import GraphActor
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, Q_VALUES
 from signals import contract as contracts

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor, activations
+from export.actors import Actor, activations, permitted_difference
 from export.actors.activations import ACTIVATIONS, LEAKY_RELU
-from export.actors.rounding import permitted_difference, rounding
 from export.actors.steps import (
     Activation,
     BatchNorm,
@@ -198,8 +197,13 @@ def _agree(
     if actual.shape != expected.shape:
         return False
     # a tanh or softmax of large logits: the output is small, its rounding is that of the logits
-    of_logits = np.minimum(rounding(RELATIVE_TOLERANCE, probe, actor, categorical), MAX_BOUNDED_DIFFERENCE)
-    permitted = np.maximum(max(tolerance, permitted_difference(RELATIVE_TOLERANCE, expected)), of_logits)
+    of_logits: NDArray[Any] | float = 0.0
+    if not categorical:
+        of_logits = actor.rounding_of_actions(RELATIVE_TOLERANCE, probe)
+    elif actor.scores == PROBABILITIES:
+        of_logits = permitted_difference(RELATIVE_TOLERANCE, actor.evaluate(probe, categorical=False))
+    of_actions = max(tolerance, permitted_difference(RELATIVE_TOLERANCE, expected))
+    permitted = np.maximum(of_actions, np.minimum(of_logits, MAX_BOUNDED_DIFFERENCE))
     return bool((np.abs(actual - expected) <= permitted).all())
 
 

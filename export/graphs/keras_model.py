@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from city.errors import first_line
-from export.checkpoints.source import KerasModel
-from export.checkpoints.source import ActorRequest
+from export.checkpoints.source import ActorRequest, KerasModel
 from export.graphs import trained_function, user_builder
 from export.graphs.graph_actor import TrainedActor
 

@@ -13,22 +13,13 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from city.errors import InputError, library_errors
+from export.actors import LOGITS, PROBABILITIES_OUTPUT, VALUES, ReferenceModel
 from export.checkpoints import regular_files, scopes
 from export.checkpoints.checkpoint import Checkpoint, is_float
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import graph_check, output_tensor
-from export.graphs.graph_actor import (
-    LOGITS,
-    PROBABILITIES_OUTPUT,
-    VALUES,
-    VARIABLES,
-    ReferenceModel,
-    TrainedActor,
-    TrainedGraph,
-    extract,
-    node_of,
-)
+from export.graphs.graph_actor import VARIABLES, TrainedActor, TrainedGraph, extract, node_of
 from export.graphs.output_tensor import GraphIndex
 from serving.contract import PROBABILITIES, Q_VALUES
 

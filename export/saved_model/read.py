@@ -9,10 +9,10 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from city.errors import InputError, errors_about
-from export.actors import Actor
+from export.actors import ACTION_OUTPUT, Actor, GraphActor
 from export.checkpoints import tensorflow_files, tensorflow_process
 from export.checkpoints.checkpoint import Checkpoint
-from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, extract_from_graph, node_of
+from export.graphs.graph_actor import TrainedGraph, extract_from_graph, node_of
 from export.saved_model import actor_file
 from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from export.actors import Actor
-from export.graphs.graph_actor import OBSERVATION, PROBABILITIES_OUTPUT, GraphActor
+from export.actors import PROBABILITIES_OUTPUT, Actor, GraphActor
+from export.graphs.graph_actor import OBSERVATION
 from export.saved_model import actor_file, meta_graph
 from export.saved_model.meta_graph import Variables
 from protos import policy_pb2 as pb

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
-from export.actors import padding
 from export.fleets import export_fleet, fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.saved_model import actor_file, read, verify
@@ -140,7 +139,7 @@ def test_grouping_and_padding_change_no_action(junctions, plain, shared, budget,
     for policy, (inputs, outputs) in enumerate(shared):
         whole = random_actor(inputs, outputs, 100 + policy, True)
         for k in range(3):
-            own = padding.for_tl(whole, max(1, inputs - k), max(1, outputs - k))
+            own = whole.for_tl(max(1, inputs - k), max(1, outputs - k))
             members.append(FleetActor(f"SHARED{policy}{k}", own, True))
     for member in members[len(junctions) :]:
         x[member.tl] = rng.standard_normal((5, member.actor.inputs)).astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from export.__main__ import main
-from export.graphs.graph_actor import VALUES, ReferenceModel
+from export.actors import VALUES, ReferenceModel
 from export.saved_model import read, verify
 from export.saved_model.verify import ParityError
 from tests.conftest import GRID, ROOT

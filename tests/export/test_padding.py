@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from export.__main__ import main
-from export.actors import Actor, padding
+from export.actors import Actor
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import stable_baselines3
 from export.checkpoints.source import ActorRequest
@@ -116,7 +116,7 @@ def test_choices_are_those_that_supersuit_applied_in_training(shared):
     actor = stable_baselines3.SOURCE.actor(folder / "model.zip", request).actor
     assert isinstance(actor, Actor)
     for agent in meta["agents"]:
-        own = padding.for_tl(actor, agent["obs_size"], agent["n_actions"])
+        own = actor.for_tl(agent["obs_size"], agent["n_actions"])
         probabilities = own.evaluate(expected[f"x_{agent['index']}"], True)
         assert probabilities.shape[1] == agent["n_actions"]
         np.testing.assert_array_equal(probabilities.argmax(axis=1), expected[f"y_action_applied_{agent['index']}"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from export.__main__ import main
-from export.graphs.graph_actor import PARITY_OBSERVATIONS
+from export.actors import PARITY_OBSERVATIONS
 from export.saved_model import read, verify
 from export.saved_model.verify import ParityError
 from tests.conftest import GRID
