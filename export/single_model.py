@@ -15,13 +15,14 @@ from city.names import contains_tl
 from export import training_record
 from export.actors import Actor, GraphActor
 from export.actors.architectures import ArchitectureHints
-from export.checkpoints import scopes, source_of, tensorflow_process
-from export.checkpoints.source import ActorRequest
+from export.checkpoints import scopes, source_of
+from export.checkpoints.helper_process import run_in_helper
+from export.checkpoints.source import ActorRequest, RebuiltActor
 from export.checkpoints.stable_baselines3 import SOURCE as SB3_SOURCE
 from export.config import Job, read_observations, settings_of
 from export.locate import Candidate
-from export.rebuild import RebuiltActor, rebuild
-from export.saved_model import manifest, publish, verify, warmup, write
+from export.rebuild import rebuild
+from export.saved_model import manifest, publish, verify, write
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES, lanes
@@ -87,7 +88,7 @@ class TlExport:
             arguments = (draft, rebuilt, contract, observations, self._names())
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
-                    results = tensorflow_process.run(_write_and_verify, *arguments)
+                    results = run_in_helper(_write_and_verify, *arguments)
             else:
                 results = _write_and_verify(*arguments)
             manifest.write(draft, rebuilt, contract, files, results)
@@ -283,7 +284,6 @@ def _write_and_verify(
 ) -> verify.Verification:
     """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
     write.write(draft, rebuilt.actor, contract)
-    warmup.write(draft, contract, contract.origin.model_number)
     return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic, names)
 
 

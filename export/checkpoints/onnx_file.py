@@ -21,7 +21,7 @@ from export.actors.steps import Activation, Affine, Clip, Dense, Step
 from export.checkpoints.checkpoint import MAX_ELEMENTS, Checkpoint, float32_weights
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import check_chain, checkpoint_of
-from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import PROBABILITIES
 
 DOMAINS = ("", "ai.onnx")
@@ -180,7 +180,7 @@ class Onnx(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_graph(path).arrays, ordered=True)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         graph = _graph(path)
         output = _output(graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
@@ -200,7 +200,7 @@ class Onnx(Source):
         if (request.categorical or ends_with_choices) and not ends_with_softmax:
             scores = request.scores([output, *read_names])
         actor = Actor("mlp", tuple(steps), unread, scores)
-        return StoredActor(actor, action_kind="categorical" if ends_with_choices else None)
+        return RebuiltActor(actor, action_kind="categorical" if ends_with_choices else None)
 
 
 def _graph(path: Path) -> OnnxGraph:

@@ -30,7 +30,7 @@ from export.checkpoints import pickles, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from export.checkpoints.vec_normalize import Normalisation
 from serving.contract import CATEGORICAL
 
@@ -182,12 +182,12 @@ class RLlib(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_read(path).arrays, ordered=True)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         module = _read(path)
         steps, unread = _steps(module)
         check_network(steps, module.inputs, module.choices)
         normalising_steps, note = _normalising_steps(path, module.inputs)
-        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, CATEGORICAL)
+        return RebuiltActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, CATEGORICAL)
 
 
 def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:

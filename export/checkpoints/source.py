@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor
+from export.actors import Actor, GraphActor, ReferenceModel
 from export.actors.activations import LEAKY_RELU
 from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
@@ -72,15 +72,18 @@ class ActorRequest:
 
 
 @dataclass(frozen=True)
-class StoredActor:
-    """The actor that a checkpoint's weights form."""
+class RebuiltActor:
+    """An actor of a checkpoint, and the trainer's own model if the checkpoint contains it."""
 
-    actor: Actor
+    actor: Actor | GraphActor
     scope: str = ""
     note: str = ""
     """How it was read, for the user."""
     action_kind: str | None = None
     """`categorical` or `continuous`, if the checkpoint defines it."""
+    reference_model: ReferenceModel | None = None
+    runs_in_helper: bool = False
+    """True if the actor is a graph of the checkpoint or of a user's function, which only the helper process may run."""
 
 
 class MetaGraph:
@@ -155,7 +158,7 @@ class Source(ABC):
         """The graph beside the weights, if there is one that the request needs. Raises InputError."""
         return None
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         """Build the actor from the weights alone. Raises InputError."""
         checkpoint = self.open(path)
         scope = request.scope_in(checkpoint) if self.has_scopes else ""
@@ -166,7 +169,7 @@ class Source(ABC):
         actor = request.scored(build(layers, hints, request.categorical))
         hidden = actor.dense[:-1]
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
-        return StoredActor(actor, scope, note)
+        return RebuiltActor(actor, scope, note)
 
     def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]] | None:
         """(use of each variable, lines of a summary) of a checkpoint for any TL; None if its actor can be rebuilt

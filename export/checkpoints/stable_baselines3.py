@@ -29,7 +29,7 @@ from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
 from export.checkpoints.pickles import CONTINUOUS, Space
-from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
 
 MAX_DATA_BYTES = 1 << 28
@@ -125,12 +125,12 @@ class StableBaselines3(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_HELPER.read(path).arrays, ordered=True)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         saved = _HELPER.read(path)
         steps, unread, scores = _steps(saved)
         check_network(steps, saved.observation.size, saved.action.size)
         normalising_steps, note = _normalising_steps(path, saved)
-        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, saved.action.kind)
+        return RebuiltActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, saved.action.kind)
 
 
 def _steps(saved: SavedPolicy) -> tuple[list[Step], tuple[str, ...], str]:

@@ -21,7 +21,7 @@ from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
-from export.saved_model import actor_file, manifest, meta_graph, publish, read, sign, verify, warmup
+from export.saved_model import manifest, meta_graph, publish, read, sign, verify
 from protos import policy_pb2 as pb
 from serving import signed_models
 from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
@@ -208,7 +208,6 @@ def export(job: FleetJob) -> str:
     with publish.new_version(job.models_dir, job.name, number, job.overwrite, job.keep) as draft:
         template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
         meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
-        warmup.write(draft, contract, number)
         results = verify.compare_with_single_models(draft, contract, single_models, _bar(contract.members, "verify"))
         recorded_groups = [
             {
@@ -245,7 +244,7 @@ def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
 
 def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.PolicyContract], list[FleetActor]]:
     contracts, members = {}, []
-    known: actor_file.Arrays = {}
+    known: read.Arrays = {}
     for tl, folder in _bar(single_models.items(), "read"):
         with errors_about(folder):
             contract, actor = read.read(folder, known)

@@ -28,6 +28,7 @@ from export.checkpoints.checkpoint import PARTS, Checkpoint, natural, split_name
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.graph_actor import TrainedActor
+from export.graphs.trained_function import id_of, path_of
 
 
 @dataclass(frozen=True)
@@ -153,16 +154,6 @@ class UserActor:
                 )
             weight.assign(values)
         return {id_of(weight): name for weight, name in zip(model.weights, chosen, strict=True)}
-
-
-def path_of(weight: Any) -> str:
-    """Name of a weight in its model, in Keras 2 or 3."""
-    return str(getattr(weight, "path", weight.name)).split(":")[0]
-
-
-def id_of(weight: Any) -> int:
-    """id of a weight's variable, which Keras 3 wraps."""
-    return id(getattr(weight, "_value", weight))
 
 
 def _nested(scope: str, model: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Assemble a MetaGraph, as TensorFlow 1's SavedModelBuilder did.
+"""Assemble a MetaGraph and write a SavedModel of it, as TensorFlow 1's SavedModelBuilder did.
 
 Variables are resource handles that one operation restores; the graph contains only
 inference operations. Therefore the same actor gives the same bytes, independent of
@@ -11,17 +11,33 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2, saver_pb2
 
 from city.errors import first_line
 from export.actors import Weight
 from protos import policy_pb2 as pb
-from serving.contract import DEFAULT_SIGNATURE, INPUT, POLICY_INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, to_json
+from protos import predict_pb2 as wire
+from protos import prediction_log_pb2 as prediction_log_pb
+from serving.contract import (
+    ACTION,
+    CATEGORICAL,
+    DEFAULT_SIGNATURE,
+    INPUT,
+    POLICY_INPUT,
+    POLICY_OUTPUT,
+    POLICY_SIGNATURE,
+    to_json,
+)
+from serving.tensors import to_array, to_proto
 
 CONTRACT = "contract"
 """Name of the constant that holds the contract."""
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+"""Requests that TensorFlow Serving replays before a version becomes available."""
 
 
 class Variables:
@@ -68,7 +84,7 @@ def assemble(inputs: int | None, build: Callable[[Any, Variables], dict[str, Any
 
 
 def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights: Sequence[Weight]) -> None:
-    """Write a SavedModel into an empty folder: an assembled graph, its contract, its variables."""
+    """Write a SavedModel into an empty folder: an assembled graph, its contract, its variables, its warm-up records."""
     meta = meta_graph_pb2.MetaGraphDef()
     meta.ParseFromString(meta_graph)
     for node in meta.graph_def.node:
@@ -89,6 +105,7 @@ def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights:
     extra.mkdir()
     with (extra / "policy.json").open("w", encoding="utf-8") as file:
         file.writelines(to_json(contract))
+    write_warmup(folder, contract)
 
 
 def _set_size(shape: tensor_shape_pb2.TensorShapeProto, size: int) -> None:
@@ -121,6 +138,44 @@ def write_errors_as_os_errors() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, first_line(error)) from None
+
+
+def _warmup_requests(contract: pb.PolicyContract) -> Iterator[wire.PredictRequest]:
+    """The requests that a client would send: of each signature, and for the action without the scores.
+
+    TensorFlow prunes a graph at the first run for the requested outputs, so each choice of outputs has a request.
+    """
+    observation = np.zeros((1, contract.observation.size), np.float32)
+    has_scores = contract.action.kind == CATEGORICAL or any(member.score_size for member in contract.members)
+    for signature, outputs, key, array in (
+        (DEFAULT_SIGNATURE, (), INPUT, observation),
+        *([(DEFAULT_SIGNATURE, (ACTION,), INPUT, observation)] if has_scores else []),
+        (POLICY_SIGNATURE, (), POLICY_INPUT, np.zeros(1, np.int32)),
+    ):
+        request = wire.PredictRequest(
+            model_spec=wire.ModelSpec(name=contract.tl, signature_name=signature), output_filter=outputs
+        )
+        request.model_spec.version.value = contract.origin.model_number
+        to_proto(array, request.inputs[key])
+        yield request
+
+
+def write_warmup(folder: Path, contract: pb.PolicyContract) -> None:
+    """Write the warm-up records of a SavedModel."""
+    with write_errors_as_os_errors(), tf.io.TFRecordWriter(str(folder / WARMUP_FILE)) as file:
+        for request in _warmup_requests(contract):
+            log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
+            file.write(log.SerializeToString(deterministic=True))
+
+
+def read_warmup(folder: Path) -> list[tuple[str, dict[str, NDArray[Any]]]]:
+    """(signature, inputs) of every warm-up record of a SavedModel."""
+    records = []
+    for record in tf.compat.v1.io.tf_record_iterator(str(folder / WARMUP_FILE)):
+        request = prediction_log_pb.PredictionLog.FromString(record).predict_log.request
+        inputs = {key: to_array(tensor) for key, tensor in request.inputs.items()}
+        records.append((request.model_spec.signature_name, inputs))
+    return records
 
 
 def _saver(variables: Variables) -> saver_pb2.SaverDef:

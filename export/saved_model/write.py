@@ -1,5 +1,6 @@
 """Write an actor's SavedModel: the inference operations of its steps or of its trainer's graph."""
 
+import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,22 +11,26 @@ from tensorflow.core.framework import graph_pb2
 
 from export.actors import PROBABILITIES_OUTPUT, Actor, GraphActor
 from export.graphs.graph_actor import OBSERVATION
-from export.saved_model import actor_file, meta_graph
+from export.saved_model import meta_graph
 from export.saved_model.meta_graph import Variables
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, CATEGORICAL, PROBABILITIES, Q_VALUES
 
+ACTOR_FILE = "assets.extra/actor.json"
+"""An actor's steps without their weights, from which a fleet stacks actors. The weights are the model's variables, by
+step (`weight_name`). A model whose actor is a trainer's graph has no such file."""
 MAX_TEMPLATES = 128
 _templates: dict[Hashable, bytes] = {}
 """Serialized MetaGraphDefs; actors with the same operations and shapes share one."""
 
 
 def write(folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
-    """Write the SavedModel of an actor into an empty folder, without manifest and warm-up records."""
+    """Write the SavedModel of an actor into an empty folder, without its manifest."""
     template = _template(actor, contract.action.kind == CATEGORICAL)
     meta_graph.write(folder, template, contract, actor.weights)
     if isinstance(actor, Actor):
-        actor_file.write(folder, actor)
+        steps = {"steps": [step.to_json() for step in actor.steps], "scores": actor.scores}
+        (folder / ACTOR_FILE).write_text(json.dumps(steps, indent=1) + "\n", encoding="utf-8")
 
 
 def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:

@@ -17,7 +17,7 @@ from benchmarks.random_models import random_actor
 from export.__main__ import main
 from export.fleets import export_fleet, fleet_graph
 from export.fleets.fleet_graph import FleetActor
-from export.saved_model import actor_file, read, verify
+from export.saved_model import read, verify, write
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
@@ -228,7 +228,7 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
 
 
 def test_a_model_without_actor_json_joins_a_fleet_as_a_graph(models):
-    (models / "SA101" / "4" / "assets.extra" / actor_file.FILE_NAME).unlink()
+    (models / "SA101" / "4" / write.ACTOR_FILE).unlink()
     _, actor = read.read(models / "SA101" / "4")
     assert actor.architecture == "graph"
     assert build(models) == 0
@@ -285,7 +285,7 @@ DAMAGED_STEPS = [
 @pytest.mark.parametrize("content", DAMAGED_STEPS, ids=range(len(DAMAGED_STEPS)))
 def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_models, tmp_path):
     shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
-    (tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME).write_bytes(content)
+    (tmp_path / "SA103" / "1" / write.ACTOR_FILE).write_bytes(content)
     _, actor = read.read(tmp_path / "SA103" / "1")
     assert actor.architecture == "graph"
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from export.__main__ import main
 from export.fleets import fleet_graph
 from export.graphs.graph_actor import extract
-from export.saved_model import read, warmup
+from export.saved_model import meta_graph, read
 from protos import prediction_log_pb2 as prediction_log_pb
 from serving.contract import ContractError, check_fleet, from_saved_model
 from tests.export import mixed_fleet
@@ -81,7 +81,7 @@ def test_fleet_with_other_scores_than_its_models_is_not_published(models, tmp_pa
 @pytest.mark.parametrize("model", ["SA101", "city"])
 def test_warm_up_requests_the_action_with_and_without_scores(models, model):
     """TensorFlow prunes the graph at the first run for the requested outputs."""
-    records = tf.compat.v1.io.tf_record_iterator(str(models / model / "1" / warmup.FILE_NAME))
+    records = tf.compat.v1.io.tf_record_iterator(str(models / model / "1" / meta_graph.WARMUP_FILE))
     requests = [prediction_log_pb.PredictionLog.FromString(record).predict_log.request for record in records]
     assert [(r.model_spec.signature_name, list(r.output_filter)) for r in requests] == [
         ("serving_default", []),

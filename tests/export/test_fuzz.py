@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from city.errors import InputError
 from export.__main__ import main
-from export.checkpoints import helper_process, tensorflow_process
+from export.checkpoints import helper_process
 from tests.export import writers
 from tests.export.exporting import refuses, run
 from tests.export.writers import X, keras2, keras3
@@ -192,7 +192,7 @@ def test_pickled_objects_are_never_loaded(checkpoints, capsys):
 
 def test_a_read_that_is_endless_or_crashes_ends_the_helper_which_is_restarted(monkeypatch):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 1)
-    helper = helper_process.Helper(tensorflow_process.contents, "weights")
+    helper = helper_process.Helper(helper_process.result_or_error, "weights")
     try:
         for harm in ((time.sleep, (60,)), (os.abort, ())):
             with pytest.raises(InputError, match=r"cannot be read as weights: .* crashed or did not finish within 1 s"):

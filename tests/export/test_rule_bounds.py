@@ -26,7 +26,7 @@ from export.actors.phase_competition import (
     PhaseCompetition,
     observation_size,
 )
-from export.saved_model import verify, warmup, write
+from export.saved_model import verify, write
 from serving.contract import CATEGORICAL
 from signals.dialects.street import DIALECT
 from tests.export.phase_competition_models import contract_of, random_network
@@ -245,7 +245,6 @@ def test_a_model_with_another_rule_is_not_published(change, tmp_path, monkeypatc
     # graphs are made once
     monkeypatch.setattr(write, "_templates", {})
     write.write(tmp_path, actor, contract)
-    warmup.write(tmp_path, contract, 1)
     if change:
         with pytest.raises(verify.ParityError, match="differ from the checkpoint's"):
             verify.compare_with_checkpoint(tmp_path, actor, contract, None)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from export.actors import Actor, phase_competition_graph
 from export.actors.phase_competition import Junction, PhaseCompetition
-from export.saved_model import read, verify, warmup, write
+from export.saved_model import read, verify, write
 from tests.export.exporting import run
 from tests.export.phase_competition_models import random_network
 from tests.export.test_rule_bounds import SIGNALS, changed, street_contract
@@ -20,7 +20,6 @@ def written(folder, name):
     actor = Actor("phase-competition", (PhaseCompetition(NETWORK, Junction.of_contract(contract)),))
     folder.mkdir()
     write.write(folder, actor, contract)
-    warmup.write(folder, contract, 1)
     return folder, actor, contract
 
 
