@@ -2,7 +2,6 @@
 
 import shutil
 import zipfile
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -142,21 +141,6 @@ def test_wrong_input_is_refused_and_nothing_is_published(city, capsys, monkeypat
     assert published(city) == []
 
 
-def test_an_interrupted_overwrite_keeps_the_old_version(city, capsys, monkeypatch):
-    assert export_city(city, "--tl", "SA103") == 0
-    real = Path.rename
-
-    def interrupted(self, target):
-        if ".draft-" in self.name:
-            raise KeyboardInterrupt
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "rename", interrupted)
-    assert export_city(city, "--tl", "SA103", "--overwrite") == 1
-    assert published(city) == ["SA103/1"]
-    assert (city / "models" / "SA103" / "1" / "saved_model.pb").is_file()
-
-
 def test_repeated_export_leaves_existing_versions_with_skip_existing(city, capsys):
     assert export_city(city, "--tl", "SA103") == 0
     published = next(city.rglob("export.json"))
@@ -187,21 +171,6 @@ def test_a_model_that_fails_the_parity_check_is_not_published(city, capsys, monk
     assert export_city(city, "--tl", "SA103") == 1
     assert "not published" in capsys.readouterr().err
     assert published(city) == []
-
-
-def test_ctrl_c_leaves_complete_versions_only(city, capsys, monkeypatch):
-    real = verify.compare_with_checkpoint
-
-    def interrupted(folder, actor, contract, *others):
-        if contract.tl == "SA103":
-            raise KeyboardInterrupt
-        return real(folder, actor, contract, *others)
-
-    monkeypatch.setattr(verify, "compare_with_checkpoint", interrupted)
-    assert export_city(city, "--tl", "SA101,SA103,SA104") == 1
-    assert "interrupted" in capsys.readouterr().err
-    assert published(city) == ["SA101/1"]
-    assert [path.name for path in (city / "models").iterdir()] == ["SA101"]
 
 
 def test_one_bad_checkpoint_does_not_stop_the_others(city, capsys):

@@ -19,7 +19,6 @@ from export.fleets import export_fleet, fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.saved_model import read, verify, write
 from protos import policy_pb2 as pb
-from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
@@ -88,33 +87,6 @@ def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
         ("SA103",): False,
         ("SA105",): False,
     }
-
-
-def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path):
-    from serving.embedded.config import ServerConfig
-    from serving.embedded.server import Server
-
-    for tl in grid_models.iterdir():
-        (tmp_path / tl.name).symlink_to(tl)
-    assert main(["fleet", "grid", "--city", str(GRID / "city.toml"), "--models-dir", str(tmp_path), "--tl", "all"]) == 0
-    server = Server(ServerConfig(tmp_path, port=0))
-    server.start()
-    try:
-        client = Client(f"127.0.0.1:{server.port}")
-        contract = client.contract("grid")
-        check_fleet(contract)
-        for member in contract.members:
-            check(member.contract)
-        x = np.random.default_rng(0).random(contract.observation.size).astype(np.float32)
-        actions = client.predict("grid", x)["action"].reshape(-1)
-        for member in contract.members:
-            own = x[member.observation_begin : member.observation_begin + member.observation_size]
-            expected = client.predict(member.tl, own)["action"].reshape(-1)
-            got = actions[member.action_begin : member.action_begin + member.action_size]
-            np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
-        client.close()
-    finally:
-        server.stop()
 
 
 @given(
@@ -225,13 +197,6 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
     assert build(models) == 2
     refused(capsys, "SA102/4")
     assert not (models / "city").exists()
-
-
-def test_a_model_without_actor_json_joins_a_fleet_as_a_graph(models):
-    (models / "SA101" / "4" / write.ACTOR_FILE).unlink()
-    _, actor = read.read(models / "SA101" / "4")
-    assert actor.architecture == "graph"
-    assert build(models) == 0
 
 
 def test_an_inconsistent_fleet_contract_is_refused():

@@ -72,13 +72,9 @@ def damage(data, how, where, other, length):
     return bytes(data)
 
 
-def fuzz(examples, test):
-    fixtures = [HealthCheck.function_scoped_fixture]
-    limits = settings(max_examples=examples, suppress_health_check=fixtures, database=None)
-    return limits(given(what=damages, file=st.integers(0, 99))(test))
-
-
-def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(what=damages, file=st.integers(0, 99))
+def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 2)  # some damages make the HDF5 library loop
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)
@@ -103,12 +99,6 @@ def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch
     assert code in (1, 2) and len(lines) == 1 and "Traceback" not in err, err
     assert "SA101" in lines[0]
     assert not (work / "m" / "SA101").exists()
-
-
-test_a_damaged_file_gives_one_error_line_or_a_valid_model = fuzz(6, assert_one_error_line_or_a_valid_model)
-test_many_damaged_files_give_one_error_line_or_a_valid_model = pytest.mark.slow(
-    fuzz(50, assert_one_error_line_or_a_valid_model)
-)
 
 
 HUGE = (10**6, 10**6)

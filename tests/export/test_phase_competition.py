@@ -1,6 +1,5 @@
 """Phase competition: TensorFlow against NumPy, what a green can move, the two rules, JSON, fleets."""
 
-import concurrent.futures
 import functools
 import itertools
 
@@ -27,7 +26,7 @@ from export.actors.steps import SizeMismatch, from_json
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from signals.approach_features import FEATURES
-from tests.export.compared_fleets import Given, compare_fleet
+from tests.export.compared_fleets import compare_fleet
 from tests.export.phase_competition_models import (
     junction_of,
     random_junction,
@@ -536,25 +535,3 @@ def test_values_that_are_no_readings_give_a_valid_choice(value):
         x[0] = value
         logits = built(step, x)
         assert logits.shape == (6, size[0]) and ((logits.argmax(1) >= 0) & (logits.argmax(1) < size[0])).all()
-
-
-@pytest.mark.parametrize("count", [1, 3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 8, 17))])
-def test_fleet_of_any_size_runs_in_two_threads(count):
-    """A graph with products of other ranks crashed TensorFlow 2.20 (oneDNN)."""
-    rng = np.random.default_rng(count)
-    network = random_network(rng)
-    sizes = {f"TL{k}": (int(rng.integers(2, 9)), int(rng.integers(2, 25))) for k in range(count)}
-    members = [FleetActor(tl, random_policy(rng, *size, network), True) for tl, size in sizes.items()]
-    groups = fleet_graph.group_members(members)
-    weights = fleet_graph.weights(groups)
-    act = tf.function(lambda x: fleet_graph.build(groups, x, Given(weights))["action"], reduce_retracing=True)
-    ordered = [sizes[member.tl] for group in groups for member in group.members]
-    batches = [
-        tf.constant(np.concatenate([random_observations(rng, *size, rows) for size in ordered], 1))
-        for rows in (1, 256, 1, 256, 7, 256)
-    ]
-    with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(act, batches))
-    for x, actions in zip(batches, results, strict=True):
-        assert actions.shape == (len(x), count)
-        np.testing.assert_array_equal(actions, act(x))

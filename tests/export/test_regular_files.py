@@ -38,48 +38,43 @@ def link_to_a_fifo(path):
     path.symlink_to("fifo")
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("make", [fifo, device], ids=lambda make: make.__name__)
-def test_checkpoint_that_is_not_a_regular_file_is_refused(checkpoints, capsys, suffix, make):
-    make(checkpoints / f"SA101{suffix}")
-    refuses(capsys, checkpoints, "SA101", "not a regular file")
+def beside_a_checkpoint(name):
+    def make(path):
+        writers.tf1_agents(path.parent, path.name, ["actor"])
+        (path.parent / name).unlink()
+        fifo(path.parent / name)
+
+    return make
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+def in_a_saved_model(path):
+    (path / "variables").mkdir(parents=True)
+    (path / "saved_model.pb").write_bytes(b"")
+    device(path / "variables" / "variables.index")
+
+
+GIT_LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
+WEB_PAGE = b"\n<!DOCTYPE html><html><head><title>Sign in</title></head></html>"
+META, DATA = "SA101_trial_1.meta", "SA101_trial_1.data-00000-of-00001"
+
+
 @pytest.mark.parametrize(
-    ("content", "remedy"),
+    ("make", "suffix", "parts"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n", "git lfs pull"),
-        (b"\n<!DOCTYPE html><html><head><title>Sign in</title></head></html>", "raw version"),
+        *((make, suffix, ["SA101", "not a regular file"]) for make in (fifo, device) for suffix in SUFFIXES),
+        *((lambda path: path.write_bytes(GIT_LFS), suffix, ["SA101", "git lfs pull"]) for suffix in SUFFIXES),
+        *((lambda path: path.write_bytes(WEB_PAGE), suffix, ["SA101", "raw version"]) for suffix in SUFFIXES),
+        (listening_socket, "_trial_1.npz", ["SA101_trial_1.npz", "not a regular file"]),
+        (link_to_a_fifo, "_trial_1.npz", ["SA101_trial_1.npz", "not a regular file"]),
+        (beside_a_checkpoint(META), "_trial_1", [META, "a FIFO, not a regular file"]),
+        (beside_a_checkpoint(DATA), "_trial_1", [DATA, "a FIFO, not a regular file"]),
+        (in_a_saved_model, "_trial_1", ["variables.index", "a device, not a regular file"]),
     ],
-    ids=["git lfs", "web page"],
 )
-def test_placeholder_of_a_checkpoint_is_refused_with_the_way_to_the_file(checkpoints, capsys, suffix, content, remedy):
-    (checkpoints / f"SA101{suffix}").write_bytes(content)
-    refuses(capsys, checkpoints, "SA101", remedy)
-
-
-@pytest.mark.parametrize("make", [listening_socket, link_to_a_fifo], ids=lambda make: make.__name__)
-def test_socket_and_link_to_a_fifo_are_refused(checkpoints, capsys, make, monkeypatch):
+def test_checkpoint_that_is_no_regular_file_is_refused(checkpoints, capsys, monkeypatch, make, suffix, parts):
     monkeypatch.chdir(checkpoints)
-    make(checkpoints / "SA101_trial_1.npz")
-    refuses(capsys, checkpoints, "SA101_trial_1.npz", "not a regular file")
-
-
-@pytest.mark.parametrize("name", ["SA101_trial_1.meta", "SA101_trial_1.data-00000-of-00001"])
-def test_neighbour_of_a_checkpoint_that_is_not_a_regular_file_is_refused(checkpoints, capsys, name):
-    writers.tf1_agents(checkpoints, "SA101_trial_1", ["actor"])
-    (checkpoints / name).unlink()
-    fifo(checkpoints / name)
-    refuses(capsys, checkpoints, name, "a FIFO, not a regular file")
-
-
-def test_file_of_a_saved_model_that_is_not_a_regular_file_is_refused(checkpoints, capsys):
-    folder = checkpoints / "SA101_trial_1"
-    (folder / "variables").mkdir(parents=True)
-    (folder / "saved_model.pb").write_bytes(b"")
-    device(folder / "variables" / "variables.index")
-    refuses(capsys, checkpoints, "variables.index", "a device, not a regular file")
+    make(checkpoints / f"SA101{suffix}")
+    refuses(capsys, checkpoints, *parts)
 
 
 def test_state_file_that_is_a_fifo_does_not_block(checkpoints, capsys):

@@ -143,13 +143,6 @@ def test_another_policy_for_one_tl_leaves_the_weights_of_the_others(folder, tmp_
     assert weights_of(models / second / "1")[0].read_bytes() != before[0]
 
 
-def test_group_of_a_fleet_has_every_tl(folder):
-    version, contract = fleet_of(folder)
-    groups = json.loads((version / "assets.extra" / "export.json").read_text())["groups"]
-    assert sorted(tl for group in groups for tl in group["tls"]) == sorted(member.tl for member in contract.members)
-    assert all(group["stacked"] for group in groups)
-
-
 def predict(server, model, x):
     """The actions of a batch of observations."""
     request = wire.PredictRequest(model_spec=wire.ModelSpec(name=model))
@@ -175,13 +168,6 @@ def test_embedded_server_answers_in_two_threads_whatever_the_batch(folder, serve
     for k, actions in enumerate(answers):
         assert len(actions) == len(requests[k % len(requests)][1])
         np.testing.assert_array_equal(actions, answers[k % len(requests)])
-
-
-def test_embedded_server_answers_values_that_are_no_readings(folder, server):
-    _, contract = fleet_of(folder)
-    for value in (np.nan, np.inf, -np.inf, -1.0):
-        actions = predict(server, "city", np.full((3, contract.observation.size), value, np.float32))
-        assert (actions >= 0).all() and (actions < [member.contract.action.size for member in contract.members]).all()
 
 
 @pytest.fixture
