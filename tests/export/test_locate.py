@@ -154,13 +154,6 @@ def test_layers_numbered_out_of_order_need_the_layers_flag(checkpoints, capsys):
     same(exported(checkpoints, "--layers", "h1,h2,h3,out"), actions(model))
 
 
-def test_a_normaliser_beside_the_actor_is_refused(checkpoints, capsys):
-    layer = keras3.layers.Normalization()
-    layer.adapt(X)
-    tf.train.Checkpoint(actor=writers.sequential(keras3), obs_norm=layer).write(str(checkpoints / "SA101-1"))
-    refuses(capsys, checkpoints, "obs_norm/", "--actor NAME to leave it out")
-
-
 def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
     writers.sequential(keras3).save_weights(checkpoints / "SA109_trial_1.weights.h5")
     np.savez(checkpoints / "SA101_trial_99999999999999999999.npz", **{"dense/kernel": np.zeros((9, 2))})

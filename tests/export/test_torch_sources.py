@@ -393,15 +393,6 @@ def test_rllib_connector_that_changes_observations_is_refused(copied, capsys):
     refuses(capsys, source, "connector FrameStackingEnvToModule, which may change observations")
 
 
-def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
-    assert main(["inspect", str(torch_files / "sb3_ppo_cologne1" / "model.zip")]) == 0
-    out = capsys.readouterr().out
-    assert "mlp_extractor/policy_net/0/weight" in out and "dense 0 kernel" in out
-    assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in out
-    assert main(["inspect", str(torch_files / "hostile" / "evil_state_dict.pt")]) == 2
-    assert "names posix.system" in capsys.readouterr().err
-
-
 def assert_probabilities(checkpoints, logits, *flags):
     found = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
     np.testing.assert_allclose(found, softmax(logits), atol=1e-5)
@@ -437,15 +428,6 @@ def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
     expected = np.tanh(relu(relu(FIVE @ kernels[0]) @ kernels[1]) @ kernels[2])
     same(exported(checkpoints, x=FIVE), expected)
     assert "its hidden layers have no bias" in capsys.readouterr().out
-
-
-def test_keras_weights_without_bias_are_exported(checkpoints):
-    import keras
-
-    layers = [keras.layers.Dense(8, "relu", use_bias=False), keras.layers.Dense(2, use_bias=False)]
-    model = keras.Sequential([keras.Input((5,)), *layers])
-    model.save_weights(checkpoints / "SA101_trial_1_actor.weights.h5")
-    np.testing.assert_allclose(exported(checkpoints, x=FIVE), np.tanh(model(FIVE).numpy()), atol=1e-5)
 
 
 def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoints, capsys):
