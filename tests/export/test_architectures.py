@@ -150,12 +150,6 @@ def test_layers_that_do_not_fit_each_other_are_refused():
             architectures.build(layers, ArchitectureHints(architecture), False)
 
 
-def test_a_categorical_actor_ends_with_logits():
-    actor = architectures.build(layers_of(8, 2), ArchitectureHints(), True)
-    assert isinstance(actor.steps[-1], Dense)
-    assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))
-
-
 @pytest.mark.parametrize("categorical", [True, False], ids=["softmax", "tanh"])
 def test_actor_with_large_logits_is_matched_although_float32_rounds_them(categorical):
     """Trainers multiply logits; those of 100 to 1,000 differ by more than 1e-5 between two orders of the same
@@ -310,10 +304,3 @@ def test_an_unnamed_log_std_in_a_checkpoint_is_left_out(scope, checkpoints):
     hidden = np.maximum(X @ values[f"{scope}dense/kernel"] + values[f"{scope}dense/bias"], 0)
     same(exported(checkpoints), np.tanh(hidden @ values[f"{scope}dense_1/kernel"] + values[f"{scope}dense_1/bias"]))
     assert manifest(checkpoints)["left_unread"] == {"training only": [f"{scope}actor_output_1/Variable"]}
-
-
-def test_a_log_std_attribute_of_a_keras_model_is_left_out(checkpoints):
-    model = writers.sequential(keras3)
-    checkpoint = tf.train.Checkpoint(actor=model, log_std=tf.Variable(np.zeros(2, np.float64)))
-    checkpoint.write(str(checkpoints / "SA101-1"))
-    same(exported(checkpoints), writers.actions(model))

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from city.errors import InputError
-from export.checkpoints import numpy_archive, regular_files, tensorflow_files
+from export.checkpoints import numpy_archive, tensorflow_files
 from export.checkpoints.stable_baselines3 import SOURCE as ZIP
 from export.saved_model import verify
 from export.show import inspect_checkpoint
@@ -383,14 +383,6 @@ def test_shard_of_a_tensorflow_checkpoint_may_be_larger(tmp_path):
     with (tmp_path / "a.data-00000-of-00001").open("ab") as file:
         file.truncate(3 << 30)
     assert tensorflow_files.open_checkpoint(tmp_path / "a").stored
-
-
-def test_archive_that_unpacks_to_more_than_the_limit_is_refused(checkpoints, capsys, monkeypatch):
-    monkeypatch.setattr(regular_files, "MAX_BYTES", 1 << 20)
-    arrays = {f"actor/dense_{k}/kernel": np.zeros((300, 300), np.float32) for k in range(4)}
-    np.savez_compressed(checkpoints / "SA101_trial_1.npz", **arrays)
-    assert (checkpoints / "SA101_trial_1.npz").stat().st_size < 10_000
-    refuses(capsys, checkpoints, "SA101_trial_1.npz", "more than 1048576 bytes")
 
 
 def external_storage(file, secret):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
-from export.fleets import export_fleet, fleet_graph
+from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.graphs.graph_actor import extract
 from export.saved_model import meta_graph, read, verify, write
@@ -176,14 +176,6 @@ def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     assert {member.tl for member in contract_of(models / "whole" / "1").members} == {f"SA10{k}" for k in range(1, 6)}
     assert main(["fleet", "other", "--tl", "city", "--models-dir", str(models)]) == 2
     refused(capsys, "city has no model under")
-
-
-def test_fleet_with_a_damaged_manifest_is_not_listed_as_a_tl(models):
-    assert build(models) == 0
-    manifest = models / "city" / "1" / "assets.extra" / "export.json"
-    for content in (b"", b"[]", b'{"source": []}', b"[" * 100_000, None):
-        manifest.unlink() if content is None else manifest.write_bytes(content)
-        assert "city" not in export_fleet._exported_tls(models), content
 
 
 def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys):
@@ -417,15 +409,6 @@ def test_contract_whose_scores_do_not_fit_its_members_is_refused(mixed_models):
         setattr(member, field, value)
         with pytest.raises(ContractError, match=f"the scores of {tl} are"):
             check_fleet(wrong)
-
-
-def test_fleet_of_an_earlier_version_is_valid_without_scores(mixed_models, tmp_path):
-    shutil.copytree(mixed_models / "city" / "1", tmp_path / "1")
-    mixed_fleet.remove_scores(tmp_path / "1")
-    contract = from_saved_model(tmp_path / "1")
-    check_fleet(contract)
-    x = np.zeros((1, contract.observation.size))
-    assert list(run(tmp_path / "1", "serving_default", observation=x)) == ["action"]
 
 
 def test_run_for_the_action_alone_computes_no_scores(mixed_models, tmp_path):

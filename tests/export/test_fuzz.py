@@ -151,15 +151,6 @@ def test_files_of_impossible_contents_are_refused(checkpoints, capsys, write, pa
     refuses(capsys, checkpoints, *parts)
 
 
-def test_data_of_another_checkpoint_are_refused(checkpoints, capsys):
-    for name, seed in (("SA101-1", 1), ("SA102-1", 2)):
-        model = writers.randomise(writers.sequential(keras3), seed)
-        tf.train.Checkpoint(actor=model).write(str(checkpoints / name))
-    data, other = (checkpoints / f"{name}.data-00000-of-00001" for name in ("SA101-1", "SA102-1"))
-    data.write_bytes(other.read_bytes())
-    refuses(capsys, checkpoints, "SA101-1", "cannot be read")
-
-
 def test_pickled_objects_are_never_loaded(checkpoints, capsys):
     class Harm:
         def __reduce__(self):

@@ -52,15 +52,6 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
     refused(capsys, "nothing.npz: no such file")
 
 
-def test_the_action_flag_applies_without_a_city(checkpoints, capsys):
-    model = writers.sequential(keras3, head="softmax", outputs=4)
-    model.save(checkpoints / "SA101_trial_3.keras")
-    outputs = outputs_of(checkpoints, "--action", "categorical")
-    np.testing.assert_array_equal(outputs["action"], actions(model).argmax(axis=1))
-    same(outputs["probabilities"], actions(model))
-    assert outputs["action"].dtype == np.int64
-
-
 def test_other_choices_than_the_checkpoints_are_refused(checkpoints, monkeypatch):
     writers.sequential(keras3, head="softmax", outputs=4).save(checkpoints / "SA101_trial_3.keras")
     assert export(checkpoints, "--action", "categorical") == 0
@@ -346,7 +337,10 @@ def test_a_softmax_proves_probabilities(checkpoints, capsys):
     model = writers.sequential(keras3, head="softmax", outputs=3)
     model.save(checkpoints / "SA101.keras")
     refuses(capsys, checkpoints, "gives probabilities, but", flags=("--action", "categorical", "--scores", Q))
-    same(outputs_of(checkpoints, "--action", "categorical")["probabilities"], actions(model))
+    outputs = outputs_of(checkpoints, "--action", "categorical")
+    same(outputs["probabilities"], actions(model))
+    np.testing.assert_array_equal(outputs["action"], actions(model).argmax(axis=1))
+    assert outputs["action"].dtype == np.int64
 
 
 def test_a_dueling_networks_graph_gives_its_q_values_and_not_its_advantages(checkpoints):

@@ -236,7 +236,7 @@ def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     ("number", "exchange", "step"),
-    [(3, True, 1), (3, False, 3), (4, True, 3)],
+    [(3, True, 2), (3, False, 3), (4, True, 3)],
     ids=["replacing", "replacing in two renames", "a new version"],
 )
 def test_an_interrupt_at_any_call_loses_no_version(tmp_path, number, exchange, step, monkeypatch):

@@ -27,7 +27,6 @@ from protos import predict_pb2 as wire
 from serving.contract import check_fleet, from_saved_model
 from serving.embedded.config import ServerConfig
 from serving.tensors import to_array, to_proto
-from signals import dialects
 from signals.policy_signals import greens_of
 from tests.conftest import GRID, SHARED
 from tests.export.compared_fleets import is_clear
@@ -88,17 +87,6 @@ def observations_of(contract, rows, seed=0):
         m.tl: observations_at_bounds(m.contract.action.size, len(m.contract.signals[0].approaches), rows, rng)
         for m in contract.members
     }
-
-
-def test_models_of_all_tls_are_read_back_as_phase_competition(folder):
-    _, contract = fleet_of(folder)
-    assert len(contract.members) >= 8
-    for member in contract.members:
-        dialects.of(member.contract).check_contract(member.contract)
-        _, actor = read.read(folder / "models" / member.tl / str(member.version))
-        (step,) = actor.steps
-        assert step.junction.sizes[:2] == (member.contract.action.size, len(member.contract.signals[0].approaches))
-        assert (step.key, actor.inputs) == ("phase_competition", member.observation_size)
 
 
 def test_served_models_and_their_fleet_choose_what_the_actors_in_numpy_choose(folder):

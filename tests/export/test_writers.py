@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from export.__main__ import main
-from export.checkpoints import keras_h5, tensorflow_files
-from export.checkpoints.layers import read_layers
+from export.checkpoints import keras_h5
 from export.saved_model import verify
 from protos import policy_pb2 as pb
 from tests.conftest import GRID
@@ -177,22 +176,6 @@ def test_the_checkpoint_state_file_determines_the_newest(shared, tmp_path):
     (source / "checkpoint").write_text('model_checkpoint_path: "SA101-3"\n')
     assert export(source) == 0
     assert version(source).name == "3"
-
-
-def test_variables_stored_under_the_optimizers_name_are_read(shared):
-    prefix = shared / "checkpoints" / "tf2_checkpoint_manager" / "SA101-5"
-    assert not [key for key, _ in tf.train.list_variables(str(prefix)) if key.startswith("actor/")]
-    actor = read_layers(tensorflow_files.open_checkpoint(prefix), "actor")
-    assert [layer.kernel.shape for layer in actor.dense] == [(14, 48), (48, 24), (24, 3)]
-
-
-def test_slots_critics_and_log_std_are_left_unread(shared):
-    prefix = shared / "checkpoints" / "tf1_multi_agent_saver" / "SAPPO-_state_vdd_action_gro-trial-7"
-    actor = read_layers(tensorflow_files.open_checkpoint(prefix), "Actor_1")
-    assert len(actor.dense) == 4 and actor.dense[-1].bias is None
-    assert {"Actor_1/log_std", "Actor_1/dense/kernel/Adagrad", "Critic_1/dense/kernel", "Actor_0/dense/kernel"} <= set(
-        actor.unread
-    )
 
 
 def test_only_inference_remains_in_the_graph(grid_models):
