@@ -358,7 +358,7 @@ def build_of(mixed_models, tls, folder):
     """Build a fleet of some TLs in a folder of its own; return the exit code."""
     for tl in tls:
         (folder / tl).symlink_to(mixed_models / tl)
-    return main(["fleet", "city", "--tl", "all", "--mixed_models-dir", str(folder)])
+    return main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)])
 
 
 def test_describe_lists_the_columns_of_the_scores(mixed_models, capsys):

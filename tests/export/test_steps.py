@@ -227,12 +227,6 @@ def test_tl_that_needs_more_than_the_shared_policy_is_refused(weights, tmp_path,
     refused(capsys, "SA101: policy_trial_2.npz: has 3 inputs, and this TL needs")
 
 
-def test_unknown_padding_is_refused(weights, tmp_path, capsys):
-    (tmp_path / "city.toml").write_text(CITY.replace('"supersuit"', '"zeros"'))
-    assert main(["--tl", "SA101"]) == 2
-    refused(capsys, "[training] padding = 'zeros' must be one of supersuit")
-
-
 def test_choices_are_those_that_supersuit_applied_in_training(shared):
     folder = shared / "checkpoints" / "torch" / "supersuit_shared"
     expected, meta = np.load(folder / "expected.npz"), json.loads((folder / "meta.json").read_text())
