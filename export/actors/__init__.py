@@ -4,7 +4,7 @@ An architecture defines which steps a checkpoint's layers form; `saved_model` wr
 them as TensorFlow operations, and the parity check compares those with `Actor.evaluate`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,10 +92,7 @@ class Actor:
 
     def evaluate(self, observations: NDArray[np.float32], categorical: bool) -> Floats:
         """Evaluate the actor in NumPy: [n, A] float64 means, or the [n, choices] `scores` of a categorical actor."""
-        x: Floats = observations.astype(np.float64)
-        branches: list[Floats] = []
-        for step in self.steps:
-            x = step.evaluate(x, branches)
+        x = _evaluated(self.steps, observations.astype(np.float64), [])
         return softmax(x) if categorical and self.scores != Q_VALUES else x
 
     def build(self, x: Any, weight: Callable[[str, tuple[int | None, ...]], Any]) -> Any:
@@ -125,19 +122,20 @@ class Actor:
         """[n, A] changes of continuous actions if their logits, before a tanh, change by a tolerance times the logits'
         scale."""
         last = max((k for k, step in enumerate(self.steps) if isinstance(step, Dense)), default=-1) + 1
-        before: NDArray[Any] = x.astype(np.float64)
-        branches: list[NDArray[Any]] = []
-        for step in self.steps[:last]:
-            before = step.evaluate(before, branches)
+        branches: list[Floats] = []
+        before = _evaluated(self.steps[:last], x.astype(np.float64), branches)
 
-        def actions(shift: float) -> NDArray[Any]:
-            values, remaining = before + shift, list(branches)
-            for step in self.steps[last:]:
-                values = step.evaluate(values, remaining)
-            return values
+        def actions(shift: float) -> Floats:
+            return _evaluated(self.steps[last:], before + shift, list(branches))
 
         shift, middle = permitted_difference(tolerance, before), actions(0.0)
         return np.asarray(np.maximum(np.abs(actions(shift) - middle), np.abs(actions(-shift) - middle)))
+
+
+def _evaluated(steps: Sequence[Step], x: Floats, branches: list[Floats]) -> Floats:
+    for step in steps:
+        x = step.evaluate(x, branches)
+    return x
 
 
 def weight_name(step: int, part: str) -> str:
@@ -188,18 +186,14 @@ def scores_of(output_kind: str) -> str:
     return Q_VALUES if output_kind == Q_VALUES else PROBABILITIES
 
 
-def random_observations(size: int) -> NDArray[np.float32]:
-    """[PARITY_OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
-    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
-    return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
-
-
 def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """[n, size] observations to compare actions on: the random ones, and those of recorded traffic, if there are any.
+    """[n, size] observations to compare actions on: random ones, half of them standard normal and half uniform in
+    [0, 1], and those of recorded traffic, if there are any.
 
     Raises InputError if these have another size.
     """
-    x = random_observations(size)
+    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
+    x = np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
     if of_traffic is None:
         return x
     if of_traffic.shape[1] != size:
