@@ -16,7 +16,7 @@ from export.actors.architectures import Layers, build, find_equivalent_actor
 from export.checkpoints import scopes, source_of, tensorflow_files
 from export.checkpoints.helper_process import run_in_helper
 from export.checkpoints.layers import read_layers
-from export.checkpoints.source import ActorRequest, KerasModel, MetaGraph, RebuiltActor, SavedFunction, Source
+from export.checkpoints.source import ActorRequest, KerasModel, RebuiltActor, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import trained_function, training_graph, user_builder
 from export.graphs.graph_actor import TrainedActor, extract_actor
@@ -37,11 +37,11 @@ def _rebuild(source: Source, path: Path, request: ActorRequest) -> RebuiltActor:
     graph = source.graph(path, request) if not has_builder or source.format == "saved-model" else None
     note = ""
     match graph:
-        case MetaGraph():
+        case "meta graph":
             return run_in_helper(_from_meta_graph, path, request)
-        case SavedFunction() if has_builder:
+        case "saved function" if has_builder:
             raise InputError(f"contains its graph; leave --actor {spec} out")
-        case SavedFunction():
+        case "saved function":
             return run_in_helper(_from_saved_model, path, request)
         case KerasModel():
             source.refuse_scope(request)

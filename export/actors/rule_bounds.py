@@ -36,8 +36,8 @@ def observations_at_bounds(greens: int, lanes: int, rows: int, rng: np.random.Ge
         return np.where(rng.random((rows, lanes)) < draw(SHARES)[:, None], draw(values, lanes), np.float32(0))
 
     current = np.eye(greens, dtype=np.float32)[rng.integers(greens, size=rows)]
-    green_s = draw((0.0, _below(STOOD_S), STOOD_S, 20.0))
-    times_s = (1.0, 30.0, _below(MAX_RED_S), MAX_RED_S, 200.0, LONGEST_RED_S)
+    green_s = draw((0.0, _beside(STOOD_S, 0), STOOD_S, 20.0))
+    times_s = (1.0, 30.0, _beside(MAX_RED_S, 0), MAX_RED_S, 200.0, LONGEST_RED_S)
     # in some observations all greens were left at once, so that a lane of many greens is late
     since_s = np.where(rng.random((rows, 1)) < 0.3, draw(times_s, 1), draw(times_s, greens)) * (1 - current)
     # the gamma distribution of shape 0.5 and scale 6
@@ -48,8 +48,8 @@ def observations_at_bounds(greens: int, lanes: int, rows: int, rng: np.random.Ge
     first_s = np.where(rng.random((rows, lanes)) < 0.3, np.nextafter(first_s, np.float32(0)), first_s)
     stands = rng.random((rows, lanes)) < draw(SHARES)[:, None]
     features[..., FIRST_WAIT] = np.where(stands, first_s, draw((0.0, 0.0, 0.0, 2 * LONGEST_RED_S), 1))
-    features[..., EXIT_BLOCKED] = some((0.5, MIN_BLOCKED_SHARE, _above(MIN_BLOCKED_SHARE), 1.0, 1.0))
-    features[..., EXIT_OCCUPANCY] = some((0.5, FULL_OCCUPANCY, _above(FULL_OCCUPANCY), 1.2, 1.2))
+    features[..., EXIT_BLOCKED] = some((0.5, MIN_BLOCKED_SHARE, _beside(MIN_BLOCKED_SHARE, np.inf), 1.0, 1.0))
+    features[..., EXIT_OCCUPANCY] = some((0.5, FULL_OCCUPANCY, _beside(FULL_OCCUPANCY, np.inf), 1.2, 1.2))
     full = rng.random((rows, lanes)) < draw(SHARES)[:, None]
     for feature in (EXIT_BLOCKED, EXIT_OCCUPANCY):
         features[..., feature] = np.where(full, np.float32(1), features[..., feature])
@@ -57,9 +57,6 @@ def observations_at_bounds(greens: int, lanes: int, rows: int, rng: np.random.Ge
     return np.concatenate([*head, features.reshape(rows, -1)], 1)
 
 
-def _below(bound: float) -> float:
-    return float(np.nextafter(np.float32(bound), np.float32(0)))
-
-
-def _above(bound: float) -> float:
-    return float(np.nextafter(np.float32(bound), np.float32(np.inf)))
+def _beside(bound: float, side: float) -> float:
+    """The float32 beside a bound."""
+    return float(np.nextafter(np.float32(bound), np.float32(side)))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from city.errors import InputError
 from export.actors import activations
 from export.actors.activations import Floats
 
@@ -22,7 +23,7 @@ STEPS: dict[str, type["Step"]] = {}
 """Classes by the key of their JSON."""
 
 
-class SizeMismatch(ValueError):
+class SizeMismatch(InputError):
     """A step does not fit the output of the step before it."""
 
 

@@ -5,6 +5,7 @@ A helper process calls `contents`: the HDF5 library may loop forever or crash on
 
 import io
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors.architectures import Layers
-from export.checkpoints.checkpoint import PARTS, Checkpoint, elements, float32_weights, natural
+from export.checkpoints.checkpoint import PARTS, Checkpoint, float32_weights, natural
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import (
     LayerParts,
@@ -82,7 +83,7 @@ def contents(path: Path) -> Contents:
         for name, dataset in datasets.items():
             if dataset.external or dataset.is_virtual:
                 raise ValueError(f"{name} is stored in another file; save the weights inside")
-            size += elements(dataset.shape) * dataset.dtype.itemsize
+            size += math.prod(dataset.shape) * dataset.dtype.itemsize
             if size > MAX_BYTES:
                 raise ValueError(f"{name} has shape {list(dataset.shape)}, more than any actor's; the file is corrupt")
             values = np.asarray(dataset)

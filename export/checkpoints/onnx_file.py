@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from city.errors import InputError, library_errors
 from export.actors import Actor, activations
 from export.actors.activations import Floats
-from export.actors.steps import Activation, Affine, Clip, Dense, Step
+from export.actors.steps import Activation, Affine, Clip, Dense, Step, check_sizes
 from export.checkpoints.checkpoint import MAX_ELEMENTS, Checkpoint, float32_weights
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import check_chain, checkpoint_of
+from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import PROBABILITIES
 
@@ -188,7 +188,7 @@ class Onnx(Source):
         layers = [step for step in steps if isinstance(step, Dense)]
         if not layers:
             raise InputError(f"its output {output} depends on no linear layer; name the actor's with --output-tensor")
-        check_chain(steps)
+        check_sizes(steps)
         read_names = {name for layer in layers for name in layer.stored_as.values()}
         unread = tuple(sorted(name for name in graph.arrays.keys() - read_names if graph.arrays[name].ndim > 1))
         if request.categorical and isinstance(steps[-1], Activation | Clip):

@@ -23,8 +23,6 @@ _POLICY_WORDS = re.compile(
     r"(?<![a-z])(actor|i?m?a?ppo|a[23]c|reinforce|trpo|(pi|policy|logits?|probs?)(?![a-z])|probabilit)"
 )
 _Q_WORDS = re.compile(r"dqn|(?<![a-z])q[sf]?(?![a-z])|(?<![a-z])q_?(net|value|head|func)|qmix|dueling")
-_UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
-"""Off-policy actors of the sappo dialect's trainer store their log_std under this name, as float64."""
 UNKNOWN_USE = "not part of the actor's layers"
 """Reason for a variable in the actor's scope that is neither part of a layer nor known to serve training."""
 
@@ -184,8 +182,8 @@ def is_normaliser(name: str) -> bool:
 
 
 def is_unnamed_log_std(name: str) -> bool:
-    """Tell whether a variable has the sappo trainer's name of the log_std of off-policy actors."""
-    return bool(_UNNAMED_LOG_STD.search(name))
+    """Tell whether a variable has the sappo trainer's name of the log_std of off-policy actors, float64."""
+    return bool(re.search(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$", name))
 
 
 def is_slot(last: str) -> bool:

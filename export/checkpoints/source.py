@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,14 +87,6 @@ class RebuiltActor:
     """True if the actor is a graph of the checkpoint or of a user's function, which only the helper process may run."""
 
 
-class MetaGraph:
-    """The graph of a TF1 trainer, in the `.meta` file beside the checkpoint."""
-
-
-class SavedFunction:
-    """A SavedModel's function."""
-
-
 @dataclass(frozen=True)
 class KerasModel:
     """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
@@ -104,8 +97,9 @@ class KerasModel:
     """Version of the Keras that wrote it, such as 2.15.0, or ""."""
 
 
-Graph = MetaGraph | SavedFunction | KerasModel
-"""A graph that a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
+Graph = Literal["meta graph", "saved function"] | KerasModel
+"""A graph that a checkpoint may hold beside its weights: a TF1 trainer's in a `.meta` file, a SavedModel's function, a
+Keras model. `export.rebuild` decides how it is used."""
 
 
 class Source(ABC):

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, library_errors
 from export.checkpoints import regular_files
-from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable, natural
 from export.checkpoints.helper_process import run_in_helper
-from export.checkpoints.source import ActorRequest, MetaGraph, Source
+from export.checkpoints.source import ActorRequest, Graph, Source
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 MAX_BYTES = 64 << 30
@@ -88,7 +88,7 @@ def read_variable(prefix: Path, stamp: Stamp, key: str) -> Any:
     with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
         # the shape comes from the index: a corrupt index must not allocate unlimited memory
         shape, data_size = shapes[key], sum(size for name, _, size in stamp if not name.endswith(".index"))
-        if dtypes[key].name != "string" and elements(tuple(shape)) * dtypes[key].size > data_size:
+        if dtypes[key].name != "string" and math.prod(shape) * dtypes[key].size > data_size:
             raise ValueError(f"shape {list(shape)}, more than the {data_size} bytes of the data files")
         return reader.get_tensor(key)
 
@@ -163,9 +163,8 @@ class TensorFlowCheckpoint(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def graph(self, path: Path, request: ActorRequest) -> MetaGraph | None:
-        meta = meta_graph_path(path)
-        return MetaGraph() if request.output_tensor is not None or meta.exists() else None
+    def graph(self, path: Path, request: ActorRequest) -> Graph | None:
+        return "meta graph" if request.output_tensor is not None or meta_graph_path(path).exists() else None
 
 
 SOURCE = TensorFlowCheckpoint()

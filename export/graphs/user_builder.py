@@ -43,14 +43,6 @@ class Sizes:
     """Size of the action, or number of choices."""
 
 
-def load(spec: str) -> Callable[[Sizes], Any]:
-    """Import the function that `module:function` names. Raises InputError."""
-    function: Callable[[Sizes], Any] = user_code.imported(lambda: user_code.named(spec), "")
-    if not callable(function):
-        raise InputError(f"{spec.partition(':')[2]} is not a function")
-    return function
-
-
 @dataclass(frozen=True)
 class UserActor:
     """An actor that a user's function builds, and the checkpoint of its weights."""
@@ -64,7 +56,10 @@ class UserActor:
 
     def build(self) -> TrainedActor:
         """Build the actor. Raises InputError if the function fails, or its model does not fit the checkpoint."""
-        builder = load(str(self.request.hints.architecture))
+        spec = str(self.request.hints.architecture)
+        builder: Callable[[Sizes], Any] = user_code.imported(lambda: user_code.named(spec), "")
+        if not callable(builder):
+            raise InputError(f"{spec.partition(':')[2]} is not a function")
         for name in ("keras", "tf_keras"):
             if name in sys.modules:  # otherwise the numbers in layers' names continue from the model built before
                 sys.modules[name].backend.clear_session()
