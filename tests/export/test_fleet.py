@@ -178,7 +178,8 @@ def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     refused(capsys, "city has no model under")
 
 
-def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys):
+def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     for words, why in {
         ("city", "--tl", "SA999", "--models-dir", str(models)): "SA999 has no model under",
         ("city", "--tl", "all", "--models-dir", str(tmp_path / "nowhere")): "nowhere: no such folder",
@@ -186,6 +187,9 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
         ("a/b", "--tl", "all", "--models-dir", str(models)): "is not a valid TL name",
         ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be at least 1",
         ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version number",
+        (): "the fleet has no name, and there is no city.toml",
+        ("city",): "--tl is missing",
+        ("--model-number", "3"): "--model-number is for one fleet",
     }.items():
         assert main(["fleet", *words]) == 2, words
         refused(capsys, why)
@@ -251,20 +255,6 @@ def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_mode
     assert actor.architecture == "graph"
 
 
-def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints):
-    x = observation = keras3.Input((9,))
-    x = keras3.layers.Dense(9, "elu")(x)
-    model = writers.randomise(keras3.Model(observation, keras3.layers.Dense(9, "tanh")(x * 0.5)))
-    model.save(checkpoints / "SA101_trial_1.keras")
-    models = checkpoints.parent / "models"
-    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(models)]) == 0
-    _, actor = read.read(models / "SA101" / "1")
-    assert actor.architecture == "graph" and actor.inputs == actor.outputs == 9
-    assert build(models) == 0
-    actions = run(models / "city" / "1", "serving_default", observation=writers.X)["action"]
-    np.testing.assert_allclose(actions, writers.actions(model), atol=1e-5)
-
-
 def test_fleet_of_the_newest_versions_is_left_as_it_is(models, capsys):
     assert build(models) == 0
     capsys.readouterr()
@@ -301,20 +291,6 @@ def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
     (tmp_path / "city.toml").write_text(f'{CITY}[serving]\nfleet = ""\n')
     assert main(["fleet", "--city", str(tmp_path / "city.toml"), "--models-dir", str(models), "--skip-existing"]) == 0
     assert "there is no fleet to build" in capsys.readouterr().out and not (models / "city").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ((), "the fleet has no name, and there is no city.toml"),
-        (("city",), "--tl is missing"),
-        (("--model-number", "3"), "--model-number is for one fleet"),
-    ],
-)
-def test_fleet_without_name_or_tls_is_refused(models, tmp_path, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(tmp_path)
-    assert main(["fleet", "--models-dir", str(models), *flags]) == 2
-    refused(capsys, message)
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "device"])

@@ -204,21 +204,6 @@ def test_a_read_only_disk_is_refused(tmp_path):
     assert "cannot be written: Read-only file system" in err and "Traceback" not in err
 
 
-@pytest.mark.slow
-def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
-    flags = ["--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
-    command = [sys.executable, "-m", "export", *flags]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout.readline().startswith("SA101: ")
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "interrupted; versions published before are complete" in err and "Traceback" not in err
-    assert (tmp_path / "SA101" / "1" / "assets.extra" / "export.json").is_file()
-    for version in tmp_path.glob("*/*"):
-        assert version.name == "1" and (version / "assets.extra" / "export.json").is_file()
-
-
 def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path, monkeypatch, capsys):
     """A library may swallow the interrupt and fail with an error of its own."""
 
