@@ -207,14 +207,34 @@ def test_an_observation_may_have_the_name_of_a_training_switch(name, checkpoints
 
 
 class Outputs(tf.Module):
+    """`give`: the outputs, of a mean, a sampled action and a value."""
+
     def __init__(self, give):
         super().__init__()
         self.actor, self.critic, self.give = writers.sequential(keras3), writers.sequential(keras3, outputs=1), give
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32)])
-    def act(self, observation):
+    @tf.function(input_signature=[tf.TensorSpec([None, 9]), tf.TensorSpec([], tf.bool)])
+    def act(self, observation, training):
         mean = self.actor(observation)
         return self.give(mean, mean + tf.random.normal(tf.shape(mean)), self.critic(observation))
+
+    def save(self, folder, signature="serving_default"):
+        tf.saved_model.save(self, str(folder / "SA101_trial_1"), signatures={signature: self.act})
+        return self
+
+
+def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
+    """What trainers export: mean, value, a sampled action and its log-probability."""
+    give = lambda mean, sample, value: {"action": sample, "mean": mean, "value": value, "log_prob": sample[:, :1]}  # noqa: E731
+    expected = writers.actions(Outputs(give).save(checkpoints, "act").actor)
+    same(exported(checkpoints), expected)
+    assert len(manifest(checkpoints)["variables"]) == 6
+    capsys.readouterr()
+    named = ("--overwrite", "--output-tensor")
+    refuses(capsys, checkpoints, "is random", "--output-tensor", flags=(*named, "action"))
+    there = "has no output nothing; there are action, log_prob, mean, value"
+    refuses(capsys, checkpoints, there, flags=(*named, "nothing"))
+    same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), expected)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +247,7 @@ class Outputs(tf.Module):
     ],
 )
 def test_an_output_is_never_chosen_by_elimination(give, checkpoints, capsys):
-    module = Outputs(give)
-    tf.saved_model.save(module, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": module.act})
+    Outputs(give).save(checkpoints)
     refuses(capsys, checkpoints, "--output-tensor")
 
 

@@ -110,41 +110,6 @@ def test_modules_with_a_function_or_lists_of_variables_are_exported(write, check
     same(exported(checkpoints), agent(X).numpy())
 
 
-class Heads(tf.Module):
-    """What trainers export: mean, value, a sampled action and its log-probability."""
-
-    def __init__(self):
-        super().__init__()
-        self.actor = writers.sequential(keras3)
-        self.critic = writers.sequential(keras3, head="linear", outputs=1)
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([None, 9], tf.float32, "observation"), tf.TensorSpec([], tf.bool, "training")]
-    )
-    def act(self, observation, training):
-        mean = self.actor(observation)
-        noise = tf.random.normal(tf.shape(mean))
-        return {
-            "action": mean + noise,
-            "mean": mean,
-            "value": self.critic(observation),
-            "log_prob": -tf.reduce_sum(noise**2, axis=1, keepdims=True),
-        }
-
-
-def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
-    agent = Heads()
-    tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"), signatures={"act": agent.act})
-    same(exported(checkpoints), actions(agent.actor))
-    assert len(manifest(checkpoints)["variables"]) == 6
-    capsys.readouterr()
-    named = ("--overwrite", "--output-tensor")
-    refuses(capsys, checkpoints, "is random", "--output-tensor", flags=(*named, "action"))
-    there = "has no output nothing; there are action, log_prob, mean, value"
-    refuses(capsys, checkpoints, there, flags=(*named, "nothing"))
-    same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), actions(agent.actor))
-
-
 FOLDERS = {
     "tf1_multi_agent_saver": [(f"SA10{k}", f"Actor_{k}", 7, f"x{k}", f"y{k}") for k in range(3)],
     "tf2_checkpoint_manager": [("SA101", None, 5, "x", "y")],
