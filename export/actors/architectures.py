@@ -26,7 +26,9 @@ from export.actors.steps import (
     Join,
     SizeMismatch,
     Step,
+    activated,
     check_sizes,
+    mlp,
 )
 from serving.contract import PROBABILITIES
 
@@ -297,23 +299,13 @@ def _recognise(layers: Layers, hints: ArchitectureHints) -> str:
     )
 
 
-def _mlp(layers: Layers, hints: ArchitectureHints) -> list[Step]:
-    steps: list[Step] = []
-    for layer in layers.dense[:-1]:
-        steps += [layer, Activation(hints.hidden)]
-    return [*steps, layers.dense[-1]]
-
-
 def _mlp_res(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
     if len(layers.dense) < 5:
         raise InputError(f"mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor")
     first, *middle, last, output = layers.dense
     activation = Activation(hints.hidden)
-    steps: list[Step] = [first, activation, Branch()]
-    for layer in middle:
-        steps += [layer, activation]
-    return [*steps, Join(), last, activation, output]
+    return [first, activation, Branch(), *activated(middle, hints.hidden), Join(), last, activation, output]
 
 
 def _batch_norm(name: str, layers: Layers, hints: ArchitectureHints) -> list[Step]:
@@ -366,7 +358,7 @@ def _check_hidden_sizes(name: str, layers: Layers, hints: ArchitectureHints) -> 
 
 
 BUILDERS: dict[str, Callable[[Layers, ArchitectureHints], list[Step]]] = {
-    "mlp": _mlp,
+    "mlp": lambda layers, hints: mlp(layers.dense, hints.hidden),
     "mlp-res": _mlp_res,
     "bn-elu-res": functools.partial(_batch_norm, "bn-elu-res"),
     "bn-tanh-bottleneck": functools.partial(_batch_norm, "bn-tanh-bottleneck"),

@@ -89,8 +89,7 @@ class Step(ABC):
 
     def graph_shape(self, part: str) -> tuple[int | None, ...]:
         """The shape of a part's variable in a TL's own graph; None for a size that the graph does not depend on."""
-        shape: tuple[int, ...] = self.weights[part].shape
-        return shape
+        return tuple(self.weights[part].shape)
 
     @property
     def graph_inputs(self) -> int | None:
@@ -386,6 +385,16 @@ class FirstChoice(Step):
 
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet masks the choices of all its members at once
+
+
+def activated(layers: Sequence[Dense], kind: str) -> list[Step]:
+    """The layers, each followed by an activation of this kind."""
+    return [step for layer in layers for step in (layer, Activation(kind))]
+
+
+def mlp(layers: Sequence[Dense], kind: str) -> list[Step]:
+    """The layers, with an activation of this kind after each but the last."""
+    return [*activated(layers[:-1], kind), layers[-1]]
 
 
 def check_sizes(steps: Sequence[Step]) -> int | None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors.steps import Activation, Dense, Step, check_sizes
+from export.actors.steps import Dense, Step, check_sizes
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, float32_weights
 from export.checkpoints.layers import build_dense
 
@@ -84,11 +84,6 @@ class StateDict:
         values = float32_weights(name, self._arrays[name])
         self._read_names.add(name)
         return values
-
-
-def activated(layers: list[Dense], kind: str) -> list[Step]:
-    """The layers, each followed by an activation of this kind."""
-    return [step for layer in layers for step in (layer, Activation(kind))]
 
 
 def check_network(steps: list[Step], inputs: int, outputs: int) -> None:

@@ -1,6 +1,7 @@
 """Find one TL's actor in a checkpoint by the names of the variables."""
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -233,15 +234,10 @@ def _layer_scopes(names: Iterable[str]) -> set[str]:
 def _actors(layer_scopes: Iterable[str]) -> set[str]:
     """The outermost actor scopes, each extended by directly nested actor scopes."""
     actors = set()
-    for scope in layer_scopes:
-        parts = scope.split("/")
-        for k, part in enumerate(parts):
-            if is_actor(part):
-                end = k + 1
-                while end < len(parts) and is_actor(parts[end]):
-                    end += 1
-                actors.add("/".join(parts[:end]))
-                break
+    for parts in (scope.split("/") for scope in layer_scopes):
+        outer = list(itertools.takewhile(lambda part: not is_actor(part), parts))
+        if inner := list(itertools.takewhile(is_actor, parts[len(outer) :])):
+            actors.add("/".join(outer + inner))
     return actors
 
 

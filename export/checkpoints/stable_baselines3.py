@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, first_line
 from export.actors import Actor
-from export.actors.steps import Activation, Affine, Clip, Step
+from export.actors.steps import Activation, Affine, Clip, Step, activated, mlp
 from export.checkpoints import pickles, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
+from export.checkpoints.linear_layers import StateDict, activation, check_network, checkpoint_of
 from export.checkpoints.pickles import CONTINUOUS, Space
 from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
@@ -170,11 +170,10 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     if "action_net/weight" in saved.arrays:
         # a sequence that the policy lacks is empty
         hidden = [*state.sequential("mlp_extractor/shared_net"), *state.sequential("mlp_extractor/policy_net")]
-        steps = activated(hidden, _hidden_activation(kwargs, "tanh"))
-        return [*steps, state.linear("action_net")], bool(kwargs.get("squash_output")), PROBABILITIES
+        steps = mlp([*hidden, state.linear("action_net")], _hidden_activation(kwargs, "tanh"))
+        return steps, bool(kwargs.get("squash_output")), PROBABILITIES
     if state.holds("q_net/q_net"):
-        *hidden, last = state.sequential("q_net/q_net")
-        return [*activated(hidden, relu), last], False, Q_VALUES
+        return mlp(state.sequential("q_net/q_net"), relu), False, Q_VALUES
     if saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays:
         # mu is Sequential(Linear, Hardtanh)
         bound = kwargs.get("clip_mean", CLIP_MEAN)
@@ -183,11 +182,9 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
         steps = activated(state.sequential("actor/latent_pi"), relu)
         return [*steps, state.linear("actor/mu/0"), Clip((-bound,), (bound,))], True, PROBABILITIES
     if state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays:
-        steps = activated(state.sequential("actor/latent_pi"), relu)
-        return [*steps, state.linear("actor/mu")], True, PROBABILITIES
+        return mlp([*state.sequential("actor/latent_pi"), state.linear("actor/mu")], relu), True, PROBABILITIES
     if state.holds("actor/mu/0"):
-        *hidden, last = state.sequential("actor/mu")
-        return [*activated(hidden, relu), last], True, PROBABILITIES
+        return mlp(state.sequential("actor/mu"), relu), True, PROBABILITIES
     raise _unsupported(saved)
 
 

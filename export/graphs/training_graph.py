@@ -1,7 +1,7 @@
 """Find the actor in a TF1 MetaGraph: the `.meta` file beside a checkpoint."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ def input_size(variables: Mapping[str, tuple[str, NDArray[Any]]]) -> int | None:
 
 
 def validated_reference_model(
-    trained: TrainedGraph, run: Any, inputs: int, request: ActorRequest, output: str
+    trained: TrainedGraph, run: Callable[[NDArray[Any]], NDArray[Any]], inputs: int, request: ActorRequest, output: str
 ) -> ReferenceModel:
     """The reference model, checked on some observations.
 
@@ -170,7 +170,7 @@ def validated_reference_model(
     """
 
     def rows(observations: NDArray[Any]) -> NDArray[Any]:
-        output: NDArray[Any] = run(observations)
+        output = run(observations)
         return output[:, None] if output.ndim == 1 else output
 
     probe = np.random.default_rng(1).random((PROBES, inputs)).astype(np.float32)

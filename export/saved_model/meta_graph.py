@@ -79,8 +79,7 @@ def assemble(inputs: int | None, build: Callable[[Any, Variables], dict[str, Any
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
             node.attr["value"].tensor.string_val[:] = [b""]
-    data: bytes = meta.SerializeToString(deterministic=True)
-    return data
+    return bytes(meta.SerializeToString(deterministic=True))
 
 
 def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights: Sequence[Weight]) -> None:
