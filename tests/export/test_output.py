@@ -343,16 +343,6 @@ def test_a_softmax_proves_probabilities(checkpoints, capsys):
     assert outputs["action"].dtype == np.int64
 
 
-def test_a_dueling_networks_graph_gives_its_q_values_and_not_its_advantages(checkpoints):
-    """A softmax of both is the same, so probabilities cannot tell them apart."""
-    x = keras3.Input((9,))
-    hidden = keras3.layers.Dense(8, "relu")(x)
-    value, advantage = keras3.layers.Dense(1)(hidden), keras3.layers.Dense(3)(hidden)
-    model = writers.randomise(keras3.Model(x, keras3.layers.Add()([value, advantage])))
-    model.save(checkpoints / "dueling_dqn.keras")
-    same(outputs_of(checkpoints, "--action", "categorical")["q_values"], actions(model))
-
-
 def test_scores_of_city_toml_are_those_of_the_model(checkpoints, tmp_path, capsys):
     (tmp_path / "city.toml").write_text(
         '[tl.SA101]\nsignals = ["SA101"]\ndialect = "sumo-rl"\nscores = "q_values"\nhidden_activation = "relu"\n'
