@@ -29,7 +29,7 @@ from export.actors import (
     permitted_difference,
 )
 from export.actors.activations import softmax
-from export.actors.rule_bounds import observations_at_bounds
+from export.actors.phase_competition import observations_at_bounds
 from export.saved_model import meta_graph, read
 from protos import policy_pb2 as pb
 from serving.contract import (

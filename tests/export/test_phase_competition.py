@@ -19,8 +19,8 @@ from export.actors.phase_competition import (
     Service,
     greens_allowed,
     observation_size,
+    observations_at_bounds,
 )
-from export.actors.rule_bounds import observations_at_bounds
 from export.actors.steps import from_json
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import (

@@ -17,7 +17,7 @@ from city import config, network
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network
 from export import pretrained
-from export.actors.rule_bounds import observations_at_bounds
+from export.actors.phase_competition import observations_at_bounds
 from export.checkpoints import phase_networks
 from export.fleets import export_fleet
 from export.saved_model import read
