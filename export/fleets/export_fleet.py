@@ -20,7 +20,7 @@ from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
-from export.saved_model import manifest, meta_graph, publish, read, sign, verify
+from export.saved_model import manifest, publish, read, sign, verify, write
 from protos import policy_pb2 as pb
 from serving import signed_models
 from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
@@ -194,8 +194,8 @@ def export(
     contract = _contract(name, number, groups, contracts, single_models)
     inputs, outputs = contract.observation.size, contract.action.size
     with publish.new_version(models_dir, name, number, args.overwrite, args.keep) as draft:
-        template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
-        meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
+        template = write.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
+        write.write_model(draft, template, contract, fleet_graph.weights(groups))
         results = verify.compare_with_single_models(draft, contract, single_models, _bar(contract.members, "verify"))
         recorded_groups = [
             {

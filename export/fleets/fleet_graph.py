@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from export.actors import Actor, GraphActor, Weight, weight_name
 from export.actors.steps import FirstChoice
-from export.saved_model.meta_graph import Variables
-from export.saved_model.write import import_graph
+from export.saved_model.write import Variables, import_graph
 from serving.contract import ACTION, Q_VALUES, SCORES
 
 MAX_PADDING_BYTES = 1_000_000

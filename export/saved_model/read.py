@@ -19,8 +19,7 @@ from export.actors.steps import from_json
 from export.checkpoints import tensorflow_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.graphs.graph_actor import TrainedGraph, extract_from_graph, node_of
-from export.saved_model.meta_graph import CONTRACT
-from export.saved_model.write import ACTOR_FILE
+from export.saved_model.write import ACTOR_FILE, CONTRACT
 from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,

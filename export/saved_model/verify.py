@@ -30,7 +30,7 @@ from export.actors import (
 )
 from export.actors.activations import softmax
 from export.actors.phase_competition import observations_at_bounds
-from export.saved_model import meta_graph, read
+from export.saved_model import read, write
 from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,
@@ -321,7 +321,7 @@ def check_policy_signature(run: Run, contract: pb.PolicyContract) -> None:
 
 def replay(folder: Path, run: Run) -> None:
     """Run every warm-up record of a model once."""
-    for signature, inputs in meta_graph.read_warmup(folder):
+    for signature, inputs in write.read_warmup(folder):
         run(signature, inputs)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
-from export.saved_model import meta_graph, write
-from export.saved_model.meta_graph import CONTRACT
+from export.saved_model import write
+from export.saved_model.write import CONTRACT
 from protos import policy_pb2 as pb
 from serving.contract import DEFAULT_SIGNATURE, SCORES, parse, to_json
 from tests.serving.saved_models import edited
@@ -55,7 +55,7 @@ def remove_scores(version):
             member.ClearField("score_size")
         constant.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
     (version / "assets.extra" / "policy.json").write_text("".join(to_json(contract)))
-    meta_graph.write_warmup(version, contract)
+    write.write_warmup(version, contract)
 
 
 def expected_scores(tl, observation):

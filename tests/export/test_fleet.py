@@ -19,7 +19,7 @@ from export.__main__ import main
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.graphs.graph_actor import extract
-from export.saved_model import meta_graph, read, verify, write
+from export.saved_model import read, verify, write
 from protos import policy_pb2 as pb
 from protos import prediction_log_pb2 as prediction_log_pb
 from serving.contract import ContractError, check, check_fleet, from_saved_model
@@ -368,7 +368,7 @@ def test_fleet_with_other_scores_than_its_models_is_not_published(mixed_models, 
 @pytest.mark.parametrize("model", ["SA101", "city"])
 def test_warm_up_requests_the_action_with_and_without_scores(mixed_models, model):
     """TensorFlow prunes the graph at the first run for the requested outputs."""
-    records = tf.compat.v1.io.tf_record_iterator(str(mixed_models / model / "1" / meta_graph.WARMUP_FILE))
+    records = tf.compat.v1.io.tf_record_iterator(str(mixed_models / model / "1" / write.WARMUP_FILE))
     requests = [prediction_log_pb.PredictionLog.FromString(record).predict_log.request for record in records]
     assert [(r.model_spec.signature_name, list(r.output_filter)) for r in requests] == [
         ("serving_default", []),

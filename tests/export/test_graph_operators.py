@@ -45,8 +45,8 @@ ALLOWED = {
         "not scope", 'self.path.suffix in (".h5", ".hdf5", ".keras")',
         'checkpoint.stored[name].dtype not in ("string", "object")',
     ],
-    "export/saved_model/meta_graph.py": ["node.name == CONTRACT", "node.name == INPUT", "weight.is_shared is is_shared"],
     "export/saved_model/write.py": [
+        "node.name == CONTRACT", "node.name == INPUT", "weight.is_shared is is_shared",
         "key not in _templates", "not categorical", "scores == Q_VALUES", "node.name == OBSERVATION",
         "actor.output_kind == PROBABILITIES_OUTPUT", 'f"{node.name}:0" not in inputs',
     ],
