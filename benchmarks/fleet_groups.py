@@ -21,7 +21,7 @@ from tensorflow.core.protobuf import config_pb2
 from benchmarks.random_models import random_actor
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
-from export.saved_model import meta_graph
+from export.saved_model import write
 from protos import policy_pb2 as pb
 
 tf.get_logger().setLevel("ERROR")
@@ -39,8 +39,8 @@ def milliseconds(members: list[FleetActor], limit: int) -> tuple[int, float]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
         folder.mkdir()
-        graph = meta_graph.assemble(size, lambda x, v: fleet_graph.build(groups, x, v))
-        meta_graph.write(folder, graph, pb.PolicyContract(tl="city"), fleet_graph.weights(groups))
+        graph = write.assemble(size, lambda x, v: fleet_graph.build(groups, x, v))
+        write.write_model(folder, graph, pb.PolicyContract(tl="city"), fleet_graph.weights(groups))
         stack.enter_context(tf.Graph().as_default())
         session = stack.enter_context(tf.compat.v1.Session(config=options))
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def["serving_default"]

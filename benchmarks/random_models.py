@@ -8,7 +8,7 @@ import numpy as np
 
 from export.actors import Actor
 from export.actors.steps import Activation, Dense, Step
-from export.saved_model import warmup, write
+from export.saved_model import write
 from protos import policy_pb2 as pb
 from signals.contract import incomplete
 
@@ -44,7 +44,6 @@ def write_models(models_dir: Path, contracts: Iterable[pb.PolicyContract]) -> No
             contract.observation.size, contract.action.size, seed, contract.action.kind == "categorical"
         )
         write.write(folder, actor, contract)
-        warmup.write(folder, contract, 1)
 
 
 def write_incomplete(models_dir: str, count: int, inputs: int, outputs: int) -> None:

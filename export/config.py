@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from city import config as city_config
 from city import names, network
 from city.arguments import CITY_FILE, Parser
-from city.config import City
-from city.errors import InputError
+from city.config import TL, City
+from city.errors import InputError, errors_about
 from city.network import StreetNetwork
-from export import locate, pretrained, traffic_observations
+from export import locate, pretrained
 from export.actors import activations
 from export.locate import Candidate, Search
 from export.saved_model import sign
@@ -21,6 +24,12 @@ from signals import dialects
 
 OVERRIDES = ("scope", "output_tensor", "actor", "hidden_activation", "layers", "scores")
 """Flags with the names of keys of [tl.NAME]."""
+MAX_FILE_NAME_SETTING = 1000
+_BOUNDS = {"actionp": (0, 1), "add_time_s": (0, MAX_FILE_NAME_SETTING)}
+"""Bounds of numbers in file names; others lie between 1 and MAX_FILE_NAME_SETTING."""
+MAX_OBSERVATIONS = 10_000
+"""Limit for a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
+WRITE_AGAIN = "write it again (greenserve record export --observations DIR)"
 
 
 @dataclass(frozen=True)
@@ -235,9 +244,7 @@ def prepare(args: argparse.Namespace) -> Job:
         overrides={key: getattr(args, key) for key in OVERRIDES if getattr(args, key)},
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
-        observations=traffic_observations.check_folder(args.observations, tls)
-        if args.observations is not None
-        else None,
+        observations=observations_folder(args.observations, tls) if args.observations is not None else None,
         signer=sign.signer(args),
     )
 
@@ -289,3 +296,71 @@ def _city(path: Path | None, model_path: Path | None) -> City | None:
     city = city_config.load(path or CITY_FILE)
     dialects.check_city_settings(city)
     return city
+
+
+def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None:
+    """A TL's settings in city.toml, completed by the checkpoint's file name, or `None` without a city.
+
+    Raises InputError if the two contradict each other.
+    """
+    if city is None or name not in city.tls:
+        return None
+    tl = city.tls[name]
+    dialect = dialects.find(tl.dialect, f"{city.path}: [tl.{name}]")
+    with errors_about(f"{name}: {candidate.label}"):
+        from_file_name: dict[str, Any] = {}
+        for key, text in candidate.settings.items():
+            if key not in dialect.file_name_settings:
+                raise InputError(
+                    f"has {key} {text}, which is not a setting of dialect {tl.dialect} in {city.path}; "
+                    "fix the one that is wrong"
+                )
+            from_file_name[key] = _value(key, text)
+        if candidate.hidden_sizes is not None:
+            from_file_name["hidden_sizes"] = candidate.hidden_sizes
+        for key, value in from_file_name.items():
+            in_city = getattr(tl, key)
+            if in_city is not None and in_city != value:
+                texts = [", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in (value, in_city)]
+                raise InputError(f"has {key} {texts[0]}, but {city.path} has {texts[1]}; fix the one that is wrong")
+        settings = replace(tl, **from_file_name)
+        dialect.check_settings(settings)
+    return settings
+
+
+def _value(key: str, text: str) -> str | float:
+    if key in ("state", "action"):
+        return text
+    value = float(text) if key == "actionp" else int(text)
+    low, high = _BOUNDS.get(key, (1, MAX_FILE_NAME_SETTING))
+    if not low <= value <= high:
+        raise InputError(f"has {key} {text}; it must lie between {low} and {high}")
+    return value
+
+
+def observations_folder(folder: Path, tls: Sequence[str]) -> Path:
+    """The folder. Raises InputError if it has no observations of these TLs."""
+    if not any((folder / f"{tl}.npy").is_file() for tl in tls):
+        raise InputError(
+            f"--observations {folder}: holds no observations of {', '.join(tls)}, such as {tls[0]}.npy; {WRITE_AGAIN}"
+        )
+    return folder
+
+
+def read_observations(folder: Path, tl: str) -> NDArray[np.float32] | None:
+    """[n, O] observations of a TL, None if the folder has none. Raises InputError."""
+    path = folder / f"{tl}.npy"
+    if not path.is_file():
+        return None
+    with errors_about(path):
+        try:
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise InputError(f"is not an array of NumPy ({error}); {WRITE_AGAIN}") from None
+        if not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.ndim != 2:
+            raise InputError(f"is not an array float32 [n, O]; {WRITE_AGAIN}")
+        if not 0 < len(values) <= MAX_OBSERVATIONS:
+            raise InputError(f"holds {len(values)} observations, not 1 to {MAX_OBSERVATIONS}; {WRITE_AGAIN}")
+        if not np.isfinite(values).all():
+            raise InputError(f"holds values that are not finite; {WRITE_AGAIN}")
+        return np.array(values)

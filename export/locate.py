@@ -297,13 +297,8 @@ def _with_highest_number(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def tls_in_names(candidates: Sequence[Candidate]) -> list[str]:
     """The TLs in the names of checkpoints and their folders, for checkpoints without a city."""
-    tls: dict[str, None] = {}
-    for candidate in candidates:
-        for text in (candidate.path.name, candidate.path.parent.name):
-            if found := tls_in(text):
-                tls[canonical(found[0])] = None
-                break
-    return sorted(tls)
+    found = (tls_in(candidate.path.name) or tls_in(candidate.path.parent.name) for candidate in candidates)
+    return sorted({canonical(tls[0]) for tls in found if tls})
 
 
 def number_in_name(name: str) -> int | None:

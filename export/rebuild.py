@@ -3,42 +3,26 @@
 A graph takes precedence over weights alone: it has activations and wiring, and the
 trainer's own actions can be compared. If an architecture gives the same actions as
 the graph, its steps are exported (a fleet stacks them); else the graph's own
-operations are. A graph of a file or of a user's function is run in a helper process (`tensorflow_process`).
+operations are. A graph of a file or of a user's function is run in a helper process (`run_in_helper`).
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError, errors_about
-from export.actors import Actor
 from export.actors.architectures import Layers, build, find_equivalent_actor
-from export.checkpoints import scopes, source_of, tensorflow_files, tensorflow_process
-from export.checkpoints.hdf5_reader import KerasModel
+from export.checkpoints import scopes, source_of, tensorflow_files
+from export.checkpoints.helper_process import run_in_helper
 from export.checkpoints.layers import read_layers
-from export.checkpoints.source import ActorRequest, MetaGraph, SavedFunction, Source
+from export.checkpoints.source import ActorRequest, KerasModel, RebuiltActor, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
-from export.graphs import keras_model, trained_function, training_graph, user_builder
-from export.graphs.graph_actor import GraphActor, ReferenceModel, TrainedActor, extract_actor
+from export.graphs import trained_function, training_graph, user_builder
+from export.graphs.graph_actor import TrainedActor, extract_actor
 from export.graphs.output_tensor import NotInGraph
 from export.graphs.user_builder import Sizes
 from export.locate import Candidate
-
-
-@dataclass(frozen=True)
-class RebuiltActor:
-    """An actor, and the trainer's own model if the checkpoint contains it."""
-
-    actor: Actor | GraphActor
-    reference_model: ReferenceModel | None
-    scope: str
-    note: str = ""
-    """How it was rebuilt, for the user."""
-    action_kind: str | None = None
-    """`categorical` or `continuous`, if the checkpoint defines it."""
-    runs_in_helper: bool = False
-    """True if the actor is a graph of the checkpoint or of a user's function, which only the helper process may run."""
 
 
 def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
@@ -53,27 +37,27 @@ def _rebuild(source: Source, path: Path, request: ActorRequest) -> RebuiltActor:
     graph = source.graph(path, request) if not has_builder or source.format == "saved-model" else None
     note = ""
     match graph:
-        case MetaGraph():
-            return tensorflow_process.run(_from_meta_graph, path, request)
-        case SavedFunction() if has_builder:
+        case "meta graph":
+            return run_in_helper(_from_meta_graph, path, request)
+        case "saved function" if has_builder:
             raise InputError(f"contains its graph; leave --actor {spec} out")
-        case SavedFunction():
-            return tensorflow_process.run(_from_saved_model, path, request)
+        case "saved function":
+            return run_in_helper(_from_saved_model, path, request)
         case KerasModel():
             source.refuse_scope(request)
             layers = _layers_or_none(lambda: source.layers(path, source.open(path), ""))
-            rebuilt, note = tensorflow_process.run(_from_keras_model, path, request, graph, layers)
+            rebuilt, note = run_in_helper(_from_keras_model, path, request, graph, layers)
             if rebuilt is not None:
                 return rebuilt
             if spec is None:
                 raise InputError(f"{note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
     if has_builder:
-        return tensorflow_process.run(_from_builder, path, request, source, tuple(sys.path))
+        return run_in_helper(_from_builder, path, request, source, tuple(sys.path))
     source.refuse_scope(request)
     if request.output_tensor is not None and not source.has_tensors:
         raise InputError("holds only weights, and --output-tensor needs a graph; leave it out")
-    stored = source.actor(path, request)
-    return RebuiltActor(stored.actor, None, stored.scope, note or stored.note, stored.action_kind)
+    rebuilt = source.actor(path, request)
+    return replace(rebuilt, note=note) if note else rebuilt
 
 
 def _from_meta_graph(path: Path, request: ActorRequest) -> RebuiltActor:
@@ -104,9 +88,8 @@ def _from_meta_graph(path: Path, request: ActorRequest) -> RebuiltActor:
         layers = read_layers(checkpoint, scope, strict=not is_named)
         actor = request.scored(build(layers, request.hints, request.categorical))
         reason = str(error).removeprefix(f"{error.subject}: ")
-        return RebuiltActor(
-            actor, None, scope, f"weights read from the checkpoint; its training graph was not used: {reason}"
-        )
+        note = f"weights read from the checkpoint; its training graph was not used: {reason}"
+        return RebuiltActor(actor, scope, note)
     return _from_graph(trained, layers, request, scope)
 
 
@@ -123,7 +106,7 @@ def _from_keras_model(
 
     Returns (the actor, ""), or (None, the reason) if Keras cannot load it. Raises InputError if it is not an actor.
     """
-    trained, reason = keras_model.load_actor(path, request, graph)
+    trained, reason = trained_function.from_keras_file(path, request, graph)
     return (None, reason) if trained is None else (_from_graph(trained, layers, request), "")
 
 
@@ -146,14 +129,14 @@ def _from_graph(trained: TrainedActor, layers: Layers | None, request: ActorRequ
         hints = replace(request.hints, scores=reference.scores)
         steps = find_equivalent_actor(layers, hints, reference.evaluate, reference.inputs, request.categorical)
         if steps is not None:
-            return RebuiltActor(steps, recorded, scope)
+            return RebuiltActor(steps, scope, reference_model=recorded)
     if request.hints.architecture is not None:
         raise InputError(
             f"is not of architecture {request.hints.architecture}: its layers give other actions than "
             f"{reference.description}; leave the architecture out to export that graph itself, or name another "
             "--output-tensor"
         )
-    return RebuiltActor(extract_actor(trained), recorded, scope, runs_in_helper=True)
+    return RebuiltActor(extract_actor(trained), scope, reference_model=recorded, runs_in_helper=True)
 
 
 def _from_builder(path: Path, request: ActorRequest, source: Source, search_path: Sequence[str]) -> RebuiltActor:
@@ -173,4 +156,4 @@ def _from_builder(path: Path, request: ActorRequest, source: Source, search_path
     with errors_about(f"--actor {request.hints.architecture}"):
         trained = user_builder.UserActor(path, checkpoint, scope, sizes, request).build()
     recorded = trained.reference_model.recorded(request.observations)
-    return RebuiltActor(extract_actor(trained), recorded, scope, runs_in_helper=True)
+    return RebuiltActor(extract_actor(trained), scope, reference_model=recorded, runs_in_helper=True)

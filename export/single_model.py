@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from city.config import TL, Training
 from city.errors import InputError, errors_about
 from city.names import contains_tl
-from export import tl_settings, traffic_observations, training_record
-from export.actors import Actor, padding
+from export import training_record
+from export.actors import Actor, GraphActor
 from export.actors.architectures import ArchitectureHints
-from export.checkpoints import scopes, source_of, tensorflow_process
-from export.checkpoints.source import ActorRequest
+from export.checkpoints import scopes, source_of
+from export.checkpoints.helper_process import run_in_helper
+from export.checkpoints.source import ActorRequest, RebuiltActor
 from export.checkpoints.stable_baselines3 import SOURCE as SB3_SOURCE
-from export.config import Job
-from export.graphs.graph_actor import GraphActor
+from export.config import Job, read_observations, settings_of
 from export.locate import Candidate
-from export.rebuild import RebuiltActor, rebuild
-from export.saved_model import manifest, publish, verify, warmup, write
+from export.rebuild import rebuild
+from export.saved_model import manifest, publish, verify, write
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES, lanes
@@ -70,13 +70,13 @@ class TlExport:
         number = next(n for n in (candidate.number, job.model_number, 1) if n is not None)
         if number >= MAX_MODEL_NUMBER:
             raise InputError(f"{candidate.path}: has model number {number}, but it must be below 2**62; rename it")
-        return cls(job, tl, candidate, number, tl_settings.settings_of(job.city, tl, candidate))
+        return cls(job, tl, candidate, number, settings_of(job.city, tl, candidate))
 
     def publish(self) -> tuple[str, list[str], str]:
         """Write, verify and publish the version; return a summary, remarks on it, and its only action if it has but
         one. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
-        observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
+        observations = read_observations(job.observations, self.tl) if job.observations is not None else None
         rebuilt, contract = self.rebuild(observations)
         with errors_about(candidate.path):
             files = source.files(candidate.path)
@@ -88,7 +88,7 @@ class TlExport:
             arguments = (draft, rebuilt, contract, observations, self._names())
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
-                    results = tensorflow_process.run(_write_and_verify, *arguments)
+                    results = run_in_helper(_write_and_verify, *arguments)
             else:
                 results = _write_and_verify(*arguments)
             manifest.write(draft, rebuilt, contract, files, results)
@@ -248,7 +248,7 @@ class TlExport:
             )
         contract.observation.padded_size, contract.action.padded_size = actor.inputs, actor.outputs
         with errors_about(f"{self.tl}: {self.candidate.label}"):
-            return replace(rebuilt, actor=padding.for_tl(actor, contract.observation.size, contract.action.size))
+            return replace(rebuilt, actor=actor.for_tl(contract.observation.size, contract.action.size))
 
     def _check_sizes(self, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
         if actor.inputs != contract.observation.size:
@@ -284,7 +284,6 @@ def _write_and_verify(
 ) -> verify.Verification:
     """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
     write.write(draft, rebuilt.actor, contract)
-    warmup.write(draft, contract, contract.origin.model_number)
     return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic, names)
 
 

@@ -10,13 +10,12 @@ import numpy as np
 from city import model_folders, network
 from city.config import City
 from city.errors import InputError, errors_about
-from export import config, pretrained, tl_settings
-from export.actors import Actor
+from export import config, pretrained
+from export.actors import Actor, GraphActor
 from export.actors.phase_competition import SHAPES, PhaseCompetition
 from export.actors.steps import Activation, Dense
 from export.checkpoints import phase_networks
 from export.checkpoints.trained_saved_model import MANIFEST
-from export.graphs.graph_actor import GraphActor
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, Q_VALUES
 from signals import contract as contracts
@@ -100,7 +99,7 @@ def _actor(path: Path, city: City, contract: pb.PolicyContract) -> tuple[Actor |
         chosen = TlExport.of(job, tl)
     else:  # a file that is named is for all TLs, whatever its name
         (candidate,) = job.search.candidates
-        chosen = TlExport(job, tl, candidate, candidate.number or 0, tl_settings.settings_of(city, tl, candidate))
+        chosen = TlExport(job, tl, candidate, candidate.number or 0, config.settings_of(city, tl, candidate))
     return chosen.rebuild()[0].actor, chosen.candidate.path
 
 

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor, activations
+from export.actors import Actor, activations, permitted_difference
 from export.actors.activations import ACTIVATIONS, LEAKY_RELU
-from export.actors.rounding import permitted_difference, rounding
 from export.actors.steps import (
     Activation,
     BatchNorm,
@@ -27,7 +26,9 @@ from export.actors.steps import (
     Join,
     SizeMismatch,
     Step,
+    activated,
     check_sizes,
+    mlp,
 )
 from serving.contract import PROBABILITIES
 
@@ -198,8 +199,13 @@ def _agree(
     if actual.shape != expected.shape:
         return False
     # a tanh or softmax of large logits: the output is small, its rounding is that of the logits
-    of_logits = np.minimum(rounding(RELATIVE_TOLERANCE, probe, actor, categorical), MAX_BOUNDED_DIFFERENCE)
-    permitted = np.maximum(max(tolerance, permitted_difference(RELATIVE_TOLERANCE, expected)), of_logits)
+    of_logits: NDArray[Any] | float = 0.0
+    if not categorical:
+        of_logits = actor.rounding_of_actions(RELATIVE_TOLERANCE, probe)
+    elif actor.scores == PROBABILITIES:
+        of_logits = permitted_difference(RELATIVE_TOLERANCE, actor.evaluate(probe, categorical=False))
+    of_actions = max(tolerance, permitted_difference(RELATIVE_TOLERANCE, expected))
+    permitted = np.maximum(of_actions, np.minimum(of_logits, MAX_BOUNDED_DIFFERENCE))
     return bool((np.abs(actual - expected) <= permitted).all())
 
 
@@ -293,23 +299,13 @@ def _recognise(layers: Layers, hints: ArchitectureHints) -> str:
     )
 
 
-def _mlp(layers: Layers, hints: ArchitectureHints) -> list[Step]:
-    steps: list[Step] = []
-    for layer in layers.dense[:-1]:
-        steps += [layer, Activation(hints.hidden)]
-    return [*steps, layers.dense[-1]]
-
-
 def _mlp_res(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
     if len(layers.dense) < 5:
         raise InputError(f"mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor")
     first, *middle, last, output = layers.dense
     activation = Activation(hints.hidden)
-    steps: list[Step] = [first, activation, Branch()]
-    for layer in middle:
-        steps += [layer, activation]
-    return [*steps, Join(), last, activation, output]
+    return [first, activation, Branch(), *activated(middle, hints.hidden), Join(), last, activation, output]
 
 
 def _batch_norm(name: str, layers: Layers, hints: ArchitectureHints) -> list[Step]:
@@ -362,7 +358,7 @@ def _check_hidden_sizes(name: str, layers: Layers, hints: ArchitectureHints) -> 
 
 
 BUILDERS: dict[str, Callable[[Layers, ArchitectureHints], list[Step]]] = {
-    "mlp": _mlp,
+    "mlp": lambda layers, hints: mlp(layers.dense, hints.hidden),
     "mlp-res": _mlp_res,
     "bn-elu-res": functools.partial(_batch_norm, "bn-elu-res"),
     "bn-tanh-bottleneck": functools.partial(_batch_norm, "bn-tanh-bottleneck"),

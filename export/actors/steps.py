@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from city.errors import InputError
 from export.actors import activations
 from export.actors.activations import Floats
 
@@ -22,7 +23,7 @@ STEPS: dict[str, type["Step"]] = {}
 """Classes by the key of their JSON."""
 
 
-class SizeMismatch(ValueError):
+class SizeMismatch(InputError):
     """A step does not fit the output of the step before it."""
 
 
@@ -88,8 +89,7 @@ class Step(ABC):
 
     def graph_shape(self, part: str) -> tuple[int | None, ...]:
         """The shape of a part's variable in a TL's own graph; None for a size that the graph does not depend on."""
-        shape: tuple[int, ...] = self.weights[part].shape
-        return shape
+        return tuple(self.weights[part].shape)
 
     @property
     def graph_inputs(self) -> int | None:
@@ -385,6 +385,16 @@ class FirstChoice(Step):
 
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet masks the choices of all its members at once
+
+
+def activated(layers: Sequence[Dense], kind: str) -> list[Step]:
+    """The layers, each followed by an activation of this kind."""
+    return [step for layer in layers for step in (layer, Activation(kind))]
+
+
+def mlp(layers: Sequence[Dense], kind: str) -> list[Step]:
+    """The layers, with an activation of this kind after each but the last."""
+    return [*activated(layers[:-1], kind), layers[-1]]
 
 
 def check_sizes(steps: Sequence[Step]) -> int | None:

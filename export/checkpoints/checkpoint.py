@@ -56,7 +56,8 @@ class Checkpoint:
     def value(self, name: str) -> NDArray[Any]:
         """A variable's values. Raises InputError if they cannot be read."""
         shape = self.stored[name].shape
-        if elements(shape) > MAX_ELEMENTS:
+        # Python's integers do not overflow, unlike NumPy's product
+        if math.prod(shape) > MAX_ELEMENTS:
             raise InputError(f"{name} has shape {list(shape)}, more than any actor's; the file is corrupt")
         return self.load(name)
 
@@ -77,11 +78,6 @@ def float32_weights(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Tell whether a dtype is one of floats. TensorFlow's and ONNX's bfloat16 is none of NumPy's own."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    """Number of values of a shape. It does not overflow, unlike NumPy's product."""
-    return math.prod(map(int, shape))
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -4,6 +4,10 @@ A library may loop forever or crash on a corrupt file, and a crafted file may al
 any amount of memory. Therefore a helper process reads the file, within a time and a
 memory limit, and returns plain values (`plain_answers`). After the time limit the exporter ends the
 helper and refuses the file. One helper reads all files of its kind in a run.
+
+Graphs of training have one, too (`run_in_helper`): the exporter's own process runs nothing of a checkpoint's graph. It
+sends a function with its arguments, such as the one that rebuilds an actor. One helper serves all checkpoints of a run,
+because importing TensorFlow takes seconds.
 """
 
 import atexit
@@ -19,11 +23,13 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from city.errors import InputError, first_line, library_errors
+from city.errors import InputError, ProgramFailed, first_line, library_errors
 from export.checkpoints import plain_answers, regular_files
 
 READ_TIMEOUT_S = 20
 """Reading a weights file normally takes milliseconds."""
+GRAPH_TIMEOUT_S = 60
+"""Limit for each function on a graph: rebuilding an actor normally takes less than a second, importing Keras some."""
 START_TIMEOUT_S = 60.0
 """Limit for the start of the helper, on a machine under load."""
 MAX_MEMORY_BYTES = 6 << 30
@@ -126,6 +132,36 @@ class Helper(Generic[T]):
                 raise EOFError
             parent_end.recv_bytes()
         return self._running[1]
+
+
+def run_in_helper(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a module's function in the helper of graphs; its result is one of `plain_answers`.
+
+    Raises:
+        InputError: the function raised it, or the helper crashed or reached a limit.
+        ProgramFailed, OSError: the function raised it.
+    """
+    result: T
+    result, error = _GRAPHS.call(function, arguments, limit_s=GRAPH_TIMEOUT_S)
+    if error is not None:
+        raise error
+    return result
+
+
+def result_or_error(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """(the function's result, None) or (None, its error); called in the helper process."""
+    try:
+        return function(*arguments), None
+    except (InputError, ProgramFailed, OSError) as error:
+        return None, error
+
+
+_GRAPHS = Helper(
+    result_or_error,
+    "a graph of training",
+    libraries=["export.single_model"],
+    advice="it may loop endlessly: save the actor alone, as a function of the observation",
+)
 
 
 def serve(descriptor: int, module: str, function: str, libraries: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors.steps import Activation, Dense, SizeMismatch, Step, check_sizes
+from export.actors.steps import Dense, Step, check_sizes
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, float32_weights
 from export.checkpoints.layers import build_dense
 
@@ -86,22 +86,9 @@ class StateDict:
         return values
 
 
-def activated(layers: list[Dense], kind: str) -> list[Step]:
-    """The layers, each followed by an activation of this kind."""
-    return [step for layer in layers for step in (layer, Activation(kind))]
-
-
-def check_chain(steps: list[Step]) -> None:
-    """Raise InputError unless the size of every step's input is that of the output before it."""
-    try:
-        check_sizes(steps)
-    except SizeMismatch as error:
-        raise InputError(str(error)) from None
-
-
 def check_network(steps: list[Step], inputs: int, outputs: int) -> None:
     """Raise InputError unless the steps fit each other, and the sizes of the policy's spaces."""
-    check_chain(steps)
+    check_sizes(steps)
     layers = [step for step in steps if isinstance(step, Dense)]
     sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
     if sizes != (inputs, outputs):

@@ -1,5 +1,6 @@
 """Arrays in .npz, with the variables' names: `numpy.savez(path, **{"actor/dense/kernel": ..., ...})`."""
 
+import math
 import re
 import zipfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, library_errors
 from export.checkpoints import regular_files
-from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable
 from export.checkpoints.source import Source
 
 
@@ -31,7 +32,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)
-                if elements(shape) * dtype.itemsize > entry.file_size:
+                if math.prod(shape) * dtype.itemsize > entry.file_size:
                     raise ValueError(f"{key} has shape {list(shape)}, more than its {entry.file_size} bytes")
                 name = re.sub(r":\d+$", "", key)
                 name = name if "/" in name else name.replace(".", "/")

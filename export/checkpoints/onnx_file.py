@@ -1,10 +1,13 @@
 """ONNX files of MLP actors: a chain of known operations from one observation to one output.
 
 Each operation is mapped to one step, such as Gemm to a dense layer. The step's output is compared
-with that of ONNX's own reference evaluation (`onnx_graph`), which accounts for attributes too.
+with that of ONNX's own reference evaluation, which accounts for attributes too. A helper process reads the graph and
+evaluates it, if every operation that its output depends on is one of OPERATIONS or PARTS.
+Operators: https://onnx.ai/onnx/operators/
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +17,156 @@ from numpy.typing import NDArray
 from city.errors import InputError, library_errors
 from export.actors import Actor, activations
 from export.actors.activations import Floats
-from export.actors.steps import Activation, Affine, Clip, Dense, Step
-from export.checkpoints.checkpoint import Checkpoint, float32_weights
+from export.actors.steps import Activation, Affine, Clip, Dense, Step, check_sizes
+from export.checkpoints.checkpoint import MAX_ELEMENTS, Checkpoint, float32_weights
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import check_chain, checkpoint_of
-from export.checkpoints.onnx_graph import (
-    ACTIVATIONS,
-    CHOICES,
-    LEAKY_RELU,
-    OPERATIONS,
-    PARTS,
-    SOFTMAXES,
-    UNCHANGED,
-    Node,
-    OnnxGraph,
-    Values,
-    contents,
-)
-from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.linear_layers import checkpoint_of
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import PROBABILITIES
 
+DOMAINS = ("", "ai.onnx")
+"""Domains of ONNX's own operators."""
+ACTIVATIONS = {
+    "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus",
+    "Gelu": "gelu", "Swish": "silu",
+}  # fmt: skip
+LEAKY_RELU = "LeakyRelu"
+SOFTMAXES = ("Softmax", "LogSoftmax")
+CHOICES = (*SOFTMAXES, "ArgMax")
+"""Operations on logits that keep the best choice. They are left out: the exported model has its own softmax."""
+UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
+"""Operations that are left out. An actor may have them if they do not change its values."""
+OPERATIONS = {
+    LEAKY_RELU,
+    *("Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Clip", "Constant", "Transpose"),
+    *ACTIVATIONS,
+    *CHOICES,
+    *UNCHANGED,
+}
+PARTS = {
+    *("Erf", "Exp", "Log", "Pow", "Sqrt", "Neg", "Abs", "Max", "Min", "Reciprocal", "Where"),
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+}
+"""Elementwise operations that exporters write an activation with, such as PyTorch's gelu."""
 PROBE_SCALES = (1.0, 10.0, 100.0)
 PROBES_OF_A_SCALE = 8
 TOLERANCE = 1e-4
 """Permitted difference, relative to the largest value of the tensor (at least 1): ONNX evaluates in float32."""
 MAX_FACTORS = 2
 """Operations after the last one that uses an activation's input twice."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation."""
+
+    operation: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    """Those that are numbers or strings."""
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """The graph of a file."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    arrays: Mapping[str, NDArray[Any]]
+    """Stored tensors by name."""
+    input_size: int | None
+    """Size of the observation, if the file defines it."""
+
+    def upstream(self, output: str) -> list[Node]:
+        """The operations that an output depends on, in the file's order, which is the order of evaluation."""
+        needed, nodes = {output}, []
+        for node in reversed(self.nodes):
+            if needed & set(node.outputs):
+                needed |= set(node.inputs)
+                nodes.append(node)
+        return nodes[::-1]
+
+
+Values = Mapping[str, Sequence[NDArray[Any]]]
+"""Tensors by name, one array for each observation."""
+
+
+def contents(path: Path, output: str = "", observations: NDArray[np.float32] | None = None) -> Any:
+    """Read the graph of a file, or with observations [n, O] the values of the tensors that `output` depends on.
+
+    Called in a helper process. Raises ValueError, OSError and onnx's exceptions.
+    """
+    model = _loaded(path)
+    graph = _parsed(model)
+    return graph if observations is None else _values(model, graph, output, observations)
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise ValueError("the package onnx is not installed: pip install 'greenserve[onnx]'") from None
+    try:
+        # from bytes, so that onnx does not open other files for external tensors
+        model = onnx.load_model_from_string(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 - protobuf's errors
+        raise ValueError(f"it is not an ONNX model ({' '.join(str(error).split())[:120]})") from None
+    constants = [a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute]
+    for tensor in [*model.graph.initializer, *constants]:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ValueError(
+                f"its tensor {tensor.name} is in another file; save it with its weights inside "
+                "(external_data=False in torch.onnx.export)"
+            )
+        if np.prod([float(size) for size in tensor.dims]) > MAX_ELEMENTS:
+            raise ValueError(f"its tensor {tensor.name} has shape {list(tensor.dims)}, more than any actor's")
+    return model
+
+
+def _parsed(model: Any) -> OnnxGraph:
+    from onnx import numpy_helper
+
+    arrays = {tensor.name: np.array(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in arrays]
+    sizes = [dim.dim_value for value in inputs for dim in value.type.tensor_type.shape.dim]
+    return OnnxGraph(
+        tuple(value.name for value in inputs),
+        tuple(value.name for value in model.graph.output),
+        tuple(map(_node, model.graph.node)),
+        arrays,
+        sizes[-1] if sizes and sizes[-1] > 0 else None,
+    )
+
+
+def _node(node: Any) -> Node:
+    from onnx import helper
+
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3)}
+    operation = node.op_type if node.domain in DOMAINS else f"{node.domain}::{node.op_type}"
+    return Node(operation, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes)
+
+
+def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.float32]) -> Values:
+    from onnx import helper, shape_inference
+    from onnx.reference import ReferenceEvaluator
+
+    upstream = graph.upstream(output)
+    used = {output, *(name for node in upstream for name in (*node.inputs, node.outputs[0]))}
+    names = [name for node in upstream for name in node.outputs if name in used]
+    nodes = [node for node in model.graph.node if not used.isdisjoint(node.output)]
+    del model.graph.node[:], model.graph.output[:]
+    model.graph.node.extend(nodes)
+    # ONNX writes Gelu as operations for the types of its inputs
+    evaluator = ReferenceEvaluator(shape_inference.infer_shapes(model))
+    (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
+    dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
+    # one by one, because the graph may have a fixed batch size of 1
+    rows = [evaluator.run(names, {observation.name: row[None].astype(dtype)}) for row in observations]
+    return dict(zip(names, (list(map(np.asarray, tensors)) for tensors in zip(*rows, strict=True)), strict=True))
+
 
 _HELPER = Helper(contents, "an ONNX model", libraries=["onnx.reference"])
 
@@ -53,7 +180,7 @@ class Onnx(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_graph(path).arrays, ordered=True)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         graph = _graph(path)
         output = _output(graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
@@ -61,7 +188,7 @@ class Onnx(Source):
         layers = [step for step in steps if isinstance(step, Dense)]
         if not layers:
             raise InputError(f"its output {output} depends on no linear layer; name the actor's with --output-tensor")
-        check_chain(steps)
+        check_sizes(steps)
         read_names = {name for layer in layers for name in layer.stored_as.values()}
         unread = tuple(sorted(name for name in graph.arrays.keys() - read_names if graph.arrays[name].ndim > 1))
         if request.categorical and isinstance(steps[-1], Activation | Clip):
@@ -73,7 +200,7 @@ class Onnx(Source):
         if (request.categorical or ends_with_choices) and not ends_with_softmax:
             scores = request.scores([output, *read_names])
         actor = Actor("mlp", tuple(steps), unread, scores)
-        return StoredActor(actor, action_kind="categorical" if ends_with_choices else None)
+        return RebuiltActor(actor, action_kind="categorical" if ends_with_choices else None)
 
 
 def _graph(path: Path) -> OnnxGraph:

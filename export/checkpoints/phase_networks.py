@@ -19,7 +19,7 @@ from export.actors import Actor
 from export.actors.phase_competition import SHAPES, Junction, PhaseCompetition
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 from export.checkpoints.numpy_archive import open_checkpoint
-from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import CATEGORICAL
 from signals.approach_features import FEATURES
 from signals.dialects.street import DIALECT
@@ -107,7 +107,7 @@ class PhaseNetworks(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         contract = request.contract
         if contract is None or contract.observation.dialect != DIALECT.name:
             dialect = "no dialect" if contract is None else f"dialect {contract.observation.dialect}"
@@ -118,7 +118,7 @@ class PhaseNetworks(Source):
         stat = path.stat()
         actor, unread = _read(path, stat.st_mtime_ns, stat.st_size)
         step = PhaseCompetition(actor, Junction.of_contract(contract))
-        return StoredActor(Actor("phase-competition", (step,), unread), action_kind=CATEGORICAL)
+        return RebuiltActor(Actor("phase-competition", (step,), unread), action_kind=CATEGORICAL)
 
     def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]]:
         load(path)

@@ -41,14 +41,14 @@ def decode(answer: bytes) -> Any:
 
 
 def _plain(value: Any, data: bytearray) -> Any:
-    """The value in JSON's types; the bytes of its arrays are added to `data`."""
+    """The value in JSON's types, a list with its kind first; the bytes of its arrays are added to `data`."""
 
     def plain(item: Any) -> Any:
         return _plain(item, data)
 
-    def stored(content: bytes) -> list[int]:
+    def stored(content: bytes) -> tuple[int, int]:
         data.extend(content)
-        return [len(data) - len(content), len(data)]
+        return len(data) - len(content), len(data)
 
     match value:
         case np.generic():
@@ -58,26 +58,27 @@ def _plain(value: Any, data: bytearray) -> Any:
         case np.ndarray():
             array = _of_numbers(value)
             dtype = array.dtype.name if array.dtype == bfloat16 else array.dtype.str  # its str is that of any 2 bytes
-            return {"array": dtype, "shape": array.shape, "at": stored(array.tobytes())}
+            return ["array", dtype, array.shape, *stored(array.tobytes())]
         case bytes():
-            return {"bytes": stored(value)}
+            return ["bytes", *stored(value)]
         case Path():
-            return {"path": str(value)}
+            return ["path", str(value)]
         case OSError():
-            return {"error": "OSError", "arguments": [value.errno, value.strerror]}
-        case InputError() | ProgramFailed():
-            name = "InputError" if isinstance(value, InputError) else "ProgramFailed"
-            return {"error": name, "arguments": [str(value)], "subject": getattr(value, "subject", "")}
+            return ["error", "OSError", "", value.errno, value.strerror]
+        case InputError():
+            return ["error", "InputError", value.subject, str(value)]
+        case ProgramFailed():
+            return ["error", "ProgramFailed", "", str(value)]
         case tuple():
-            return {"tuple": [plain(item) for item in value]}
+            return ["tuple", *map(plain, value)]
         case list():
-            return [plain(item) for item in value]
+            return ["list", *map(plain, value)]
         case dict():
-            return {"dict": [[plain(key), plain(item)] for key, item in value.items()]}
+            return ["dict", *map(plain, value.items())]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         raise TypeError(f"a {type(value).__name__} is no plain value")
-    fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
-    return {"class": [type(value).__module__, type(value).__qualname__], "fields": fields}
+    fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.init]
+    return ["class", type(value).__module__, type(value).__qualname__, plain(dict(fields))]
 
 
 def _of_numbers(array: NDArray[Any]) -> NDArray[Any]:
@@ -92,32 +93,32 @@ def _value(plain: Any, data: memoryview) -> Any:
         return _value(item, data)
 
     match plain:
-        case list():
-            return [value(item) for item in plain]
-        case {"array": dtype, "shape": shape, "at": [begin, end]}:
+        case None | bool() | int() | float() | str():
+            return plain
+        case ["array", dtype, shape, begin, end]:
             kind = np.dtype(bfloat16 if dtype == bfloat16.__name__ else dtype)
             if kind.kind not in f"{NUMBERS}U" and kind != bfloat16:
                 raise ValueError(f"an answer of the helper process has an array of {dtype}")
             # a copy, which may be written to
             return np.frombuffer(bytearray(data[begin:end]), kind).reshape(shape)
-        case {"bytes": [begin, end]}:
+        case ["bytes", begin, end]:
             return bytes(data[begin:end])
-        case {"path": path}:
+        case ["path", path]:
             return Path(path)
-        case {"error": name, "arguments": arguments}:
+        case ["error", name, subject, *arguments]:
             error = ERRORS[name](*arguments)
             if isinstance(error, InputError):
-                error.subject = str(plain["subject"])
+                error.subject = str(subject)
             return error
-        case {"tuple": items}:
+        case ["tuple", *items]:
             return tuple(map(value, items))
-        case {"dict": items}:
-            return {value(key): value(item) for key, item in items}
-        case {"class": [module, name], "fields": fields}:
-            return _class(module, name)(**{key: value(item) for key, item in fields.items()})
-        case dict():
-            raise ValueError("an answer of the helper process has an unknown value")
-    return plain
+        case ["list", *items]:
+            return list(map(value, items))
+        case ["dict", *items]:
+            return dict(map(value, items))
+        case ["class", module, name, fields]:
+            return _class(module, name)(**value(fields))
+    raise ValueError("an answer of the helper process has an unknown value")
 
 
 def _class(module: str, name: str) -> Any:

@@ -38,7 +38,6 @@ def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
             status = path.stat()
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}") from None
-    with errors_about(path):
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
             raise InputError(

@@ -25,15 +25,13 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, errors_about
 from export.actors import Actor
-from export.actors.steps import Step
-from export.checkpoints import pickled_arrays, regular_files, spaces
+from export.actors.steps import Step, activated, mlp
+from export.checkpoints import pickles, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, load
-from export.checkpoints.source import ActorRequest, Source, StoredActor
-from export.checkpoints.spaces import CONTINUOUS
-from export.checkpoints.vec_normalize import LIBRARIES, Normalisation
+from export.checkpoints.linear_layers import StateDict, activation, check_network, checkpoint_of
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+from export.checkpoints.vec_normalize import Normalisation
 from serving.contract import CATEGORICAL
 
 OLD_STATE_FILE = "policy_state.pkl"
@@ -65,30 +63,23 @@ class Module:
     """Size of the action space."""
 
 
-def contents(path: Path) -> Any:
-    """Read one policy, a `Module`, or a filter's `Normalisation`; called in a helper process. Raises ValueError,
-    OSError."""
-    if path.parent.name == FILTER:
-        return _statistics(_plain(path))
-    return _module(path)
-
-
 def _bytes(path: Path) -> bytes:
-    regular_files.check(path, MAX_PICKLE_BYTES)
+    regular_files.check(path, pickles.MAX_PICKLE_BYTES)
     return path.read_bytes()
 
 
 def _plain(path: Path) -> Any:
-    return load(_bytes(path), pickled_arrays.REBUILDERS, ("ray", *LIBRARIES))
+    return pickles.load(_bytes(path), pickles.REBUILDERS, ("ray", *pickles.LIBRARIES))
 
 
-def _module(path: Path) -> Module:
+def contents(path: Path) -> Module:
+    """Read one policy; called in a helper process. Raises ValueError, OSError."""
     stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(path)
     if not isinstance(stored, dict):
         raise ValueError("it is not a table of weights by name")
     arrays = {}
     for name, values in stored.items():
-        array = values.values if isinstance(values, pickled_arrays.Array) else values
+        array = values.values if isinstance(values, pickles.Array) else values
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array
@@ -103,8 +94,8 @@ def _module(path: Path) -> Module:
         raise ValueError(f"{CONFIG_FILE} beside it holds no model config")
     settings = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
     class_name = getattr(module_class, "global_name", "unknown")
-    sizes = spaces.read(observation, "observation", CONTINUOUS).size, spaces.read(action, "action", CATEGORICAL).size
-    return Module(arrays, class_name, settings, *sizes)
+    inputs = pickles.space_of(observation, "observation", pickles.CONTINUOUS).size
+    return Module(arrays, class_name, settings, inputs, pickles.space_of(action, "action", CATEGORICAL).size)
 
 
 def _msgpack(data: bytes) -> Any:
@@ -122,7 +113,9 @@ def _msgpack(data: bytes) -> Any:
     return msgpack.unpackb(data, object_hook=array, raw=False, strict_map_key=False)
 
 
-def _statistics(state: Any) -> Normalisation:
+def filter_contents(path: Path) -> Normalisation:
+    """Read a filter's statistics; called in a helper process. Raises ValueError, OSError."""
+    state = _plain(path)
     if not isinstance(state, dict) or set(state) != {None} or not isinstance(state[None], dict):
         raise ValueError("it has statistics for each agent, which is not supported; train without MeanStdFilter")
     entry = state[None]
@@ -145,7 +138,7 @@ def _decoded(text: Any) -> NDArray[np.float64]:
     return np.asarray(npy.read_array(io.BytesIO(raw), allow_pickle=False), np.float64)
 
 
-_HELPER = Helper(contents, "an RLlib checkpoint")
+_HELPER, _FILTERS = Helper(contents, "an RLlib checkpoint"), Helper(filter_contents, "an RLlib checkpoint")
 
 
 def _read(path: Path) -> Module:
@@ -155,8 +148,7 @@ def _read(path: Path) -> Module:
             "learner=True, enable_env_runner_and_connector_v2=True), or save the weights of a PyTorch policy: "
             "torch.save(algorithm.get_policy().model.state_dict(), 'actor.pt')"
         )
-    module: Module = _HELPER.read(path)
-    return module
+    return _HELPER.read(path)
 
 
 class RLlib(Source):
@@ -184,12 +176,12 @@ class RLlib(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_read(path).arrays, ordered=True)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         module = _read(path)
         steps, unread = _steps(module)
         check_network(steps, module.inputs, module.choices)
         normalising_steps, note = _normalising_steps(path, module.inputs)
-        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, CATEGORICAL)
+        return RebuiltActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, CATEGORICAL)
 
 
 def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
@@ -207,20 +199,19 @@ def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
         raise InputError(
             "has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be exported"
         )
+    # an activation follows the encoder's last layer too
     steps: list[Step] = []
     if encoder is not None:
-        # an activation follows the encoder's last layer too
         steps = activated(state.sequential(f"{encoder}/net/mlp"), activation(config.get("fcnet_activation", "tanh")))
-    *hidden, last = state.sequential("pi/net/mlp")
-    if hidden:
-        steps += activated(hidden, activation(config.get("head_fcnet_activation", "relu")))
+    head = state.sequential("pi/net/mlp")
+    steps += mlp(head, activation(config.get("head_fcnet_activation", "relu")) if len(head) > 1 else "")
     unknown = [name for name in state.unread_beside(TRAINING) if not name.endswith("log_std_clip_param_const")]
     if unknown:
         raise InputError(
             f"{unknown[0]} may be part of the policy, but RLlib's default PPO module does not have it; "
             "train with the default module"
         )
-    return [*steps, last], state.unread
+    return steps, state.unread
 
 
 def _connectors(path: Path) -> Path:
@@ -246,8 +237,7 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
         raise InputError(f"its observations are filtered, and {file} is missing; copy the whole checkpoint")
     stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
     with errors_about(file):
-        statistics: Normalisation = _HELPER.read(file)
-        steps = statistics.steps("mean_std_filter", inputs, stored_as)
+        steps = _FILTERS.read(file).steps("mean_std_filter", inputs, stored_as)
     return steps, f"observations are normalised by its {FILTER}"
 
 

@@ -1,6 +1,7 @@
 """Find one TL's actor in a checkpoint by the names of the variables."""
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -23,8 +24,6 @@ _POLICY_WORDS = re.compile(
     r"(?<![a-z])(actor|i?m?a?ppo|a[23]c|reinforce|trpo|(pi|policy|logits?|probs?)(?![a-z])|probabilit)"
 )
 _Q_WORDS = re.compile(r"dqn|(?<![a-z])q[sf]?(?![a-z])|(?<![a-z])q_?(net|value|head|func)|qmix|dueling")
-_UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
-"""Off-policy actors of the sappo dialect's trainer store their log_std under this name, as float64."""
 UNKNOWN_USE = "not part of the actor's layers"
 """Reason for a variable in the actor's scope that is neither part of a layer nor known to serve training."""
 
@@ -184,8 +183,8 @@ def is_normaliser(name: str) -> bool:
 
 
 def is_unnamed_log_std(name: str) -> bool:
-    """Tell whether a variable has the sappo trainer's name of the log_std of off-policy actors."""
-    return bool(_UNNAMED_LOG_STD.search(name))
+    """Tell whether a variable has the sappo trainer's name of the log_std of off-policy actors, float64."""
+    return bool(re.search(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$", name))
 
 
 def is_slot(last: str) -> bool:
@@ -235,15 +234,10 @@ def _layer_scopes(names: Iterable[str]) -> set[str]:
 def _actors(layer_scopes: Iterable[str]) -> set[str]:
     """The outermost actor scopes, each extended by directly nested actor scopes."""
     actors = set()
-    for scope in layer_scopes:
-        parts = scope.split("/")
-        for k, part in enumerate(parts):
-            if is_actor(part):
-                end = k + 1
-                while end < len(parts) and is_actor(parts[end]):
-                    end += 1
-                actors.add("/".join(parts[:end]))
-                break
+    for parts in (scope.split("/") for scope in layer_scopes):
+        outer = list(itertools.takewhile(lambda part: not is_actor(part), parts))
+        if inner := list(itertools.takewhile(is_actor, parts[len(outer) :])):
+            actors.add("/".join(outer + inner))
     return actors
 
 

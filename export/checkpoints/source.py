@@ -4,17 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor
+from export.actors import Actor, GraphActor, ReferenceModel
 from export.actors.activations import LEAKY_RELU
 from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
-from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.layers import read_layers
 from protos import policy_pb2 as pb
 from serving.contract import PROBABILITIES, Q_VALUES
@@ -73,27 +73,33 @@ class ActorRequest:
 
 
 @dataclass(frozen=True)
-class StoredActor:
-    """The actor that a checkpoint's weights form."""
+class RebuiltActor:
+    """An actor of a checkpoint, and the trainer's own model if the checkpoint contains it."""
 
-    actor: Actor
+    actor: Actor | GraphActor
     scope: str = ""
     note: str = ""
     """How it was read, for the user."""
     action_kind: str | None = None
     """`categorical` or `continuous`, if the checkpoint defines it."""
+    reference_model: ReferenceModel | None = None
+    runs_in_helper: bool = False
+    """True if the actor is a graph of the checkpoint or of a user's function, which only the helper process may run."""
 
 
-class MetaGraph:
-    """The graph of a TF1 trainer, in the `.meta` file beside the checkpoint."""
+@dataclass(frozen=True)
+class KerasModel:
+    """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
+
+    config: str
+    """The model's architecture as JSON, or ""."""
+    version: str
+    """Version of the Keras that wrote it, such as 2.15.0, or ""."""
 
 
-class SavedFunction:
-    """A SavedModel's function."""
-
-
-Graph = MetaGraph | SavedFunction | KerasModel
-"""A graph that a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
+Graph = Literal["meta graph", "saved function"] | KerasModel
+"""A graph that a checkpoint may hold beside its weights: a TF1 trainer's in a `.meta` file, a SavedModel's function, a
+Keras model. `export.rebuild` decides how it is used."""
 
 
 class Source(ABC):
@@ -146,7 +152,7 @@ class Source(ABC):
         """The graph beside the weights, if there is one that the request needs. Raises InputError."""
         return None
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         """Build the actor from the weights alone. Raises InputError."""
         checkpoint = self.open(path)
         scope = request.scope_in(checkpoint) if self.has_scopes else ""
@@ -157,7 +163,7 @@ class Source(ABC):
         actor = request.scored(build(layers, hints, request.categorical))
         hidden = actor.dense[:-1]
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
-        return StoredActor(actor, scope, note)
+        return RebuiltActor(actor, scope, note)
 
     def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]] | None:
         """(use of each variable, lines of a summary) of a checkpoint for any TL; None if its actor can be rebuilt

@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, first_line
 from export.actors import Actor
-from export.actors.steps import Activation, Affine, Clip, Step
-from export.checkpoints import pickled_arrays, spaces, torch_tensors, vec_normalize
+from export.actors.steps import Activation, Affine, Clip, Step, activated, mlp
+from export.checkpoints import pickles, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
-from export.checkpoints.pickled_values import load
-from export.checkpoints.source import ActorRequest, Source, StoredActor
-from export.checkpoints.spaces import CONTINUOUS, Space
+from export.checkpoints.linear_layers import StateDict, activation, check_network, checkpoint_of
+from export.checkpoints.pickles import CONTINUOUS, Space
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
 
 MAX_DATA_BYTES = 1 << 28
@@ -86,18 +85,18 @@ def contents(path: Path) -> SavedPolicy:
         if not isinstance(settings, dict):
             raise ValueError("its member data holds no settings")
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
-    observation = spaces.read(_unpickled(settings, "observation_space"), "observation", CONTINUOUS)
+    observation = pickles.space_of(_unpickled(settings, "observation_space"), "observation", CONTINUOUS)
     if settings["observation_space"].get("_shape") != [observation.size]:
         raise ValueError("its observation space has two sizes; the file is damaged")
     try:
-        last_observation = pickled_arrays.numbers(_unpickled(settings, "_last_obs"))
+        last_observation = pickles.numbers(_unpickled(settings, "_last_obs"))
     except ValueError:
         last_observation = None
     return SavedPolicy(
         {key: settings[key] for key in KEPT_SETTINGS if key in settings},
         tensors.arrays,
         observation,
-        spaces.read(_unpickled(settings, "action_space"), "action", CATEGORICAL, CONTINUOUS),
+        pickles.space_of(_unpickled(settings, "action_space"), "action", CATEGORICAL, CONTINUOUS),
         last_observation,
     )
 
@@ -108,7 +107,7 @@ def _unpickled(settings: Mapping[str, Any], key: str) -> Any:
         pickled = base64.b64decode(settings[key][":serialized:"])
     except (TypeError, LookupError):
         raise ValueError(f"its {key} was not saved; save it without exclude") from None
-    return load(pickled, pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
+    return pickles.load(pickled, pickles.REBUILDERS, pickles.LIBRARIES)
 
 
 _HELPER = Helper(contents, "a stable-baselines3 file")
@@ -126,12 +125,12 @@ class StableBaselines3(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(_HELPER.read(path).arrays, ordered=True)
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         saved = _HELPER.read(path)
         steps, unread, scores = _steps(saved)
         check_network(steps, saved.observation.size, saved.action.size)
         normalising_steps, note = _normalising_steps(path, saved)
-        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, saved.action.kind)
+        return RebuiltActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, saved.action.kind)
 
 
 def _steps(saved: SavedPolicy) -> tuple[list[Step], tuple[str, ...], str]:
@@ -171,11 +170,10 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     if "action_net/weight" in saved.arrays:
         # a sequence that the policy lacks is empty
         hidden = [*state.sequential("mlp_extractor/shared_net"), *state.sequential("mlp_extractor/policy_net")]
-        steps = activated(hidden, _hidden_activation(kwargs, "tanh"))
-        return [*steps, state.linear("action_net")], bool(kwargs.get("squash_output")), PROBABILITIES
+        steps = mlp([*hidden, state.linear("action_net")], _hidden_activation(kwargs, "tanh"))
+        return steps, bool(kwargs.get("squash_output")), PROBABILITIES
     if state.holds("q_net/q_net"):
-        *hidden, last = state.sequential("q_net/q_net")
-        return [*activated(hidden, relu), last], False, Q_VALUES
+        return mlp(state.sequential("q_net/q_net"), relu), False, Q_VALUES
     if saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays:
         # mu is Sequential(Linear, Hardtanh)
         bound = kwargs.get("clip_mean", CLIP_MEAN)
@@ -184,11 +182,9 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
         steps = activated(state.sequential("actor/latent_pi"), relu)
         return [*steps, state.linear("actor/mu/0"), Clip((-bound,), (bound,))], True, PROBABILITIES
     if state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays:
-        steps = activated(state.sequential("actor/latent_pi"), relu)
-        return [*steps, state.linear("actor/mu")], True, PROBABILITIES
+        return mlp([*state.sequential("actor/latent_pi"), state.linear("actor/mu")], relu), True, PROBABILITIES
     if state.holds("actor/mu/0"):
-        *hidden, last = state.sequential("actor/mu")
-        return [*activated(hidden, relu), last], True, PROBABILITIES
+        return mlp(state.sequential("actor/mu"), relu), True, PROBABILITIES
     raise _unsupported(saved)
 
 

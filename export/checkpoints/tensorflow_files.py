@@ -5,7 +5,6 @@ import glob
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from city.errors import InputError, library_errors
-from export.checkpoints import regular_files, tensorflow_process
-from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
-from export.checkpoints.source import ActorRequest, MetaGraph, Source
+from export.checkpoints import regular_files
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable, natural
+from export.checkpoints.helper_process import run_in_helper
+from export.checkpoints.source import ActorRequest, Graph, Source
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 MAX_BYTES = 64 << 30
@@ -36,7 +36,7 @@ def files(prefix: Path) -> list[Path]:
     )
 
 
-def open_checkpoint(prefix: Path, run: Callable[..., Any] = tensorflow_process.run) -> Checkpoint:
+def open_checkpoint(prefix: Path, run: Callable[..., Any] = run_in_helper) -> Checkpoint:
     """Open a checkpoint. Raises InputError if it is corrupt or not a checkpoint.
 
     `run`: calls a function that reads the files, by default in the helper process.
@@ -44,12 +44,12 @@ def open_checkpoint(prefix: Path, run: Callable[..., Any] = tensorflow_process.r
     statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
     _check_complete(prefix.name, statuses)
     stamp = tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items())
-    listing = _listing(prefix, stamp, run)
+    stored, keys, by_object = _listing(prefix, stamp, run)
 
     def load(name: str) -> NDArray[Any]:
-        return np.asarray(run(read_variable, prefix, stamp, listing.keys[name]))
+        return np.asarray(run(read_variable, prefix, stamp, keys[name]))
 
-    return Checkpoint(listing.stored, load, listing.by_object, listing.keys)
+    return Checkpoint(stored, load, by_object, keys)
 
 
 def _check_complete(prefix: str, names: Iterable[str]) -> None:
@@ -62,13 +62,8 @@ def _check_complete(prefix: str, names: Iterable[str]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The variables of a checkpoint, by readable names."""
-
-    stored: Mapping[str, StoredVariable]
-    keys: Mapping[str, str]
-    by_object: bool
+Listing = tuple[Mapping[str, StoredVariable], Mapping[str, str], bool]
+"""The variables of a checkpoint by readable names, their keys, and whether it is by object."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,7 +88,7 @@ def read_variable(prefix: Path, stamp: Stamp, key: str) -> Any:
     with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
         # the shape comes from the index: a corrupt index must not allocate unlimited memory
         shape, data_size = shapes[key], sum(size for name, _, size in stamp if not name.endswith(".index"))
-        if dtypes[key].name != "string" and elements(tuple(shape)) * dtypes[key].size > data_size:
+        if dtypes[key].name != "string" and math.prod(shape) * dtypes[key].size > data_size:
             raise ValueError(f"shape {list(shape)}, more than the {data_size} bytes of the data files")
         return reader.get_tensor(key)
 
@@ -108,7 +103,7 @@ def read_listing(prefix: Path, stamp: Stamp) -> Listing:
         if missing := sorted(set(names.values()) - set(shapes)):
             raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
     stored = {name: StoredVariable(name, tuple(map(int, shapes[key])), dtypes[key].name) for name, key in names.items()}
-    return Listing(stored, names, _OBJECT_GRAPH in shapes)
+    return stored, names, _OBJECT_GRAPH in shapes
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
@@ -168,9 +163,8 @@ class TensorFlowCheckpoint(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def graph(self, path: Path, request: ActorRequest) -> MetaGraph | None:
-        meta = meta_graph_path(path)
-        return MetaGraph() if request.output_tensor is not None or meta.exists() else None
+    def graph(self, path: Path, request: ActorRequest) -> Graph | None:
+        return "meta graph" if request.output_tensor is not None or meta_graph_path(path).exists() else None
 
 
 SOURCE = TensorFlowCheckpoint()

@@ -10,20 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import safetensors
 from numpy.typing import NDArray
 
 from city.errors import InputError
+from export.actors import Actor
 from export.actors.architectures import Layers
 from export.actors.steps import Affine
-from export.checkpoints import safetensors_file, scopes, torch_tensors
+from export.checkpoints import scopes, torch_tensors
 from export.checkpoints.checkpoint import Checkpoint, float32_weights, natural
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import checkpoint_of
-from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from export.checkpoints.torch_tensors import SavedTensors
 from serving.contract import PROBABILITIES, Q_VALUES
 
 SAFETENSORS = ".safetensors"
+SAFETENSORS_DTYPES = {
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bfloat16", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
+    "U8": "u1", "BOOL": "b1",
+}  # fmt: skip
 CLEANRL = ".cleanrl_model"
 """Suffix of CleanRL's models, whose Q-networks are called network or q_network, and policies actor."""
 NETWORKS = ("network", "net", "q_network", "q_net")
@@ -33,7 +39,26 @@ NETWORKS = ("network", "net", "q_network", "q_net")
 def contents(path: Path) -> SavedTensors:
     """Read the tensors of a file; called in a helper process. Raises ValueError, OSError."""
     data = path.read_bytes()
-    return safetensors_file.read(data) if path.suffix == SAFETENSORS else torch_tensors.read(data)
+    return _safetensors(data) if path.suffix == SAFETENSORS else torch_tensors.read(data)
+
+
+def _safetensors(data: bytes) -> SavedTensors:
+    """Read the tensors of a .safetensors file. Raises ValueError if it cannot be read."""
+    try:
+        stored = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"it is not a complete safetensors file ({error}); copy it again") from None
+    arrays = {}
+    for key, tensor in sorted(stored, key=lambda entry: entry[0]):  # the library's order changes from call to call
+        name, dtype = key.replace(".", "/"), tensor["dtype"]
+        if dtype not in SAFETENSORS_DTYPES:
+            raise ValueError(f"its tensor {key} has dtype {dtype}, not one of {', '.join(SAFETENSORS_DTYPES)}")
+        if name in arrays:
+            raise ValueError(f"two of its tensors are called {name}")
+        arrays[name] = np.frombuffer(tensor["data"], SAFETENSORS_DTYPES[dtype]).reshape(tensor["shape"])
+    if not arrays:
+        raise ValueError("it holds no tensors")
+    return SavedTensors(arrays, ())
 
 
 _HELPER = Helper(contents, "PyTorch weights")
@@ -74,20 +99,22 @@ class TorchState(Source):
             _check_modules(layers, _HELPER.read(path).modules)
         return layers
 
-    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> RebuiltActor:
         request = _with_library_settings(path, request)
         checkpoint = self.open(path)
         buffers = _action_scale(checkpoint, request.scope_in(checkpoint))
         if buffers and request.hints.output_activation is None:
             request = replace(request, hints=replace(request.hints, output_activation="tanh"))
-        stored = super().actor(path, request)
+        rebuilt = super().actor(path, request)
+        actor = rebuilt.actor
+        assert isinstance(actor, Actor), "weights form steps"
         if buffers:
-            steps = (*stored.actor.steps, _scaling_step(buffers, stored.actor.outputs))
-            stored = replace(stored, actor=replace(stored.actor, steps=steps), action_kind="continuous")
-        names = [layer.name for layer in stored.actor.dense]
+            actor = replace(actor, steps=(*actor.steps, _scaling_step(buffers, actor.outputs)))
+            rebuilt = replace(rebuilt, actor=actor, action_kind="continuous")
+        names = [layer.name for layer in actor.dense]
         if request.scope is None and request.hints.layer_order is None and request.hints.architecture is None:
             _check_names(names)
-        has_hidden_layers = stored.actor.architecture != "mlp" or len(stored.actor.widths) > 2
+        has_hidden_layers = actor.architecture != "mlp" or len(actor.widths) > 2
         if has_hidden_layers and request.hints.hidden_activation is None:
             raise InputError(
                 "holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, "
@@ -98,9 +125,9 @@ class TorchState(Source):
                 "holds weights without the activation of their output; set output_activation in [tl.NAME]: "
                 "tanh, or clip if the environment clips actions to [-1, 1], or pass --action categorical"
             )
-        if request.categorical and stored.actor.scores == Q_VALUES:
+        if request.categorical and actor.scores == Q_VALUES:
             _refuse_value_stream(path, names)
-        return stored
+        return rebuilt
 
 
 def _with_library_settings(path: Path, request: ActorRequest) -> ActorRequest:

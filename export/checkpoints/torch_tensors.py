@@ -18,10 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import first_line
-from export.checkpoints import pickled_arrays
 from export.checkpoints.checkpoint import MAX_ELEMENTS
-from export.checkpoints.pickled_arrays import MAX_DIMENSIONS
-from export.checkpoints.pickled_values import Function, Opaque, PickleRefused, check_opcodes, load
+from export.checkpoints.pickles import (
+    MAX_DIMENSIONS,
+    REBUILDERS,
+    Array,
+    Function,
+    Opaque,
+    PickleRefused,
+    check_opcodes,
+    load,
+)
 from export.checkpoints.regular_files import MAX_BYTES
 
 MAX_DEPTH, MAX_VALUES = 8, 100_000
@@ -212,7 +219,7 @@ def _load(data: bytes, legacy: bool) -> Any:
         ("torch._utils", "_rebuild_parameter"): Function(lambda data, *_: data),
         ("torch", "Size"): Function(lambda sizes=(): tuple(sizes)),
     }
-    rebuilders = {**pickled_arrays.REBUILDERS, **names, **functions}
+    rebuilders = {**REBUILDERS, **names, **functions}
     return load(data, rebuilders, SETTINGS, persistent=persistent, advice=ADVICE)
 
 
@@ -284,7 +291,7 @@ def _objects(content: Any) -> Iterator[tuple[str, Any]]:
         count += 1
         if count > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"it holds more than a network's weights; {ADVICE}")
-        if isinstance(value, pickled_arrays.Array):
+        if isinstance(value, Array):
             value = value.values
         elif isinstance(value, list | tuple) and value and all(type(item) is float for item in value):
             value = np.array(value)

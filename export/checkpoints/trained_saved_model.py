@@ -4,7 +4,7 @@ from pathlib import Path
 
 from export.checkpoints import regular_files, tensorflow_files
 from export.checkpoints.checkpoint import Checkpoint
-from export.checkpoints.source import ActorRequest, SavedFunction, Source
+from export.checkpoints.source import ActorRequest, Graph, Source
 
 MANIFEST = Path("assets.extra") / "export.json"
 """A SavedModel with this file was exported by us; it is not training output."""
@@ -27,10 +27,10 @@ class TrainedSavedModel(Source):
         regular_files.check_folder(path, tensorflow_files.MAX_BYTES)
         return tensorflow_files.open_checkpoint(path / "variables" / "variables")
 
-    def graph(self, path: Path, request: ActorRequest) -> SavedFunction:
+    def graph(self, path: Path, request: ActorRequest) -> Graph:
         # TensorFlow opens them by their names
         regular_files.check_folder(path, tensorflow_files.MAX_BYTES)
-        return SavedFunction()
+        return "saved function"
 
 
 SOURCE = TrainedSavedModel()

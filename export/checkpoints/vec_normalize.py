@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, errors_about
 from export.actors.steps import BatchNorm, Clip, Step
-from export.checkpoints import pickled_arrays
+from export.checkpoints import pickles
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.pickled_values import Opaque, load
 
 STATISTICS = re.compile(r"vec_?normalize", re.I)
 """The part of a statistics file's name beside its model's name."""
 HEAD_BYTES = 256
 """A pickle begins with the class of its object."""
-LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
-"""Libraries whose objects in pickles only hold settings; they are not rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +64,18 @@ def contents(path: Path) -> Normalisation | None:
 
     `None` if it does not normalise observations.
     """
-    environment = load(path.read_bytes(), pickled_arrays.REBUILDERS, LIBRARIES)
-    is_normalising = isinstance(environment, Opaque) and environment.global_name.endswith(".VecNormalize")
+    environment = pickles.load(path.read_bytes(), pickles.REBUILDERS, pickles.LIBRARIES)
+    is_normalising = isinstance(environment, pickles.Opaque) and environment.global_name.endswith(".VecNormalize")
     state = environment.state if is_normalising else None
     if not isinstance(state, dict):
         raise ValueError("it is not a file of VecNormalize.save")
     if not state.get("norm_obs"):
         return None
     running = state.get("obs_rms")
-    statistics = running.state if isinstance(running, Opaque) else None
+    statistics = running.state if isinstance(running, pickles.Opaque) else None
     if not isinstance(statistics, dict):
         raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
-    mean, variance = (pickled_arrays.numbers(statistics.get(key)) for key in ("mean", "var"))
+    mean, variance = (pickles.numbers(statistics.get(key)) for key in ("mean", "var"))
     if mean is None or variance is None:
         raise ValueError("its statistics hold no arrays")
     epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))

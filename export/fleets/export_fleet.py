@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +20,7 @@ from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
-from export.saved_model import actor_file, manifest, meta_graph, publish, read, sign, verify, warmup
+from export.saved_model import manifest, publish, read, sign, verify, write
 from protos import policy_pb2 as pb
 from serving import signed_models
 from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
@@ -31,33 +30,19 @@ T = TypeVar("T")
 INTERRUPTED = "interrupted; the fleets published before are complete, and no draft remains"
 
 
-@dataclass(frozen=True)
-class FleetJob:
-    """Resolved settings of a fleet's export."""
-
-    name: str
-    tls: tuple[str, ...]
-    models_dir: Path
-    number: int | None
-    """Version of the fleet. `None` means one more than the newest."""
-    overwrite: bool
-    keep: int | None
-    """Versions of the fleet to keep. `None` means all."""
-    skip_existing: bool = False
-    """Leave the newest version as it is if it holds the newest versions of the TLs."""
-    signer: sign.Signer | None = None
-
-
 def main(argv: list[str], prog: str = "python -m export fleet") -> int:
     """Build fleets and return the exit code: 0, 1 if the verification of one fails, 2 if the input is wrong."""
 
     def build() -> int:
         quiet.first_session()
-        for job in prepare(parse(argv, prog)):
+        args = parse(argv, prog)
+        models_dir, fleets = prepare(args)
+        signer = sign.signer(args)
+        for name, tls in fleets.items():
             try:
-                print(export(job), flush=True)
+                print(export(args, models_dir, name, tls, signer), flush=True)
             except (verify.ParityError, verify.NotInferenceOnly) as error:
-                raise ProgramFailed(f"{job.name}: not published: {error}") from None
+                raise ProgramFailed(f"{name}: not published: {error}") from None
         return 0
 
     return program.run(build, lambda: INTERRUPTED)
@@ -109,52 +94,42 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Nam
     return args
 
 
-def prepare(args: argparse.Namespace) -> list[FleetJob]:
-    """Read city.toml and list the exported TLs: one job per fleet. Raises InputError."""
+def prepare(args: argparse.Namespace) -> tuple[Path, dict[str, list[str]]]:
+    """Read city.toml and list the exported TLs: the folder of models, and the TLs by fleet. Raises InputError."""
     city = city_config.load(args.city or CITY_FILE) if args.city or CITY_FILE.is_file() else None
+    models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
     if args.name is not None:
-        return [_job(args, city, args.name, args.tl)]
-    if city is None:
+        requested = {args.name: args.tl}
+    elif city is None:
         raise InputError("the fleet has no name, and there is no city.toml here; pass NAME, or --city FILE")
-    tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
-    if city.serving.districts:
-        fleets = {
-            district.fleet: [tl for tl in district.tls if tl in tls] for district in city.serving.districts.values()
-        }
-    elif city.serving.fleet:
-        fleets = {city.serving.fleet: tls}
     else:
-        print(f"{city.path}: [serving] fleet is empty, so there is no fleet to build")
-        return []
-    return [_job(args, city, name, fleet_tls) for name, fleet_tls in fleets.items() if fleet_tls]
+        tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
+        if city.serving.districts:
+            districts = city.serving.districts.values()
+            requested = {each.fleet: own for each in districts if (own := [tl for tl in each.tls if tl in tls])}
+        elif city.serving.fleet:
+            requested = {city.serving.fleet: tls}
+        else:
+            print(f"{city.path}: [serving] fleet is empty, so there is no fleet to build")
+            return models_dir, {}
+    fleets = {names.canonical(name): values for name, values in requested.items()}
+    return models_dir, {name: _tls(city, models_dir, name, values) for name, values in fleets.items()}
 
 
-def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_values: Sequence[str]) -> FleetJob:
-    """The job of a fleet; `tl_values`: its TLs as --tl has them. Raises InputError."""
-    name = names.canonical(name)
+def _tls(city: city_config.City | None, models_dir: Path, name: str, tl_values: Sequence[str]) -> list[str]:
+    """The TLs of a fleet; `tl_values`: as --tl has them. Raises InputError."""
     if city is not None and names.Index(city.tls).find(name):
         raise InputError(f"fleet {name}: {city.path} has a TL of that name; choose another name for the fleet")
-    models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
     exported = _exported_tls(models_dir)
     if name in exported:
         raise InputError(f"fleet {name}: {models_dir / name} is a TL's model; choose another name for the fleet")
     available = [tl for tl in exported if city is None or not city.tls or tl in city.tls]
     index = names.Index(available)
-    for requested in (tl.strip() for value in tl_values for tl in value.split(",")):
-        if requested not in ("", "all") and index.find(requested) is None:
+    for requested in config.split_commas(tl_values):
+        if requested != "all" and index.find(requested) is None:
             tl = names.canonical(requested)
             raise InputError(f"{tl} has no model under {models_dir}; export it first (greenserve export --tl {tl})")
-    tls = tuple(names.select(tl_values, available, "--tl"))
-    return FleetJob(
-        name,
-        tls,
-        models_dir,
-        args.model_number,
-        args.overwrite,
-        args.keep,
-        args.skip_existing,
-        sign.signer(args),
-    )
+    return names.select(tl_values, available, "--tl")
 
 
 def _exported_tls(models_dir: Path) -> list[str]:
@@ -182,33 +157,45 @@ def _is_fleet(version: Path) -> bool:
         return False  # export() reads the contract again, and its error names the TL
 
 
-def export(job: FleetJob) -> str:
-    """Stack, write, verify and publish a fleet; return a one-line summary. Raises InputError, ParityError,
-    NotInferenceOnly."""
+def export(
+    args: argparse.Namespace, models_dir: Path, name: str, tls: Sequence[str], signer: sign.Signer | None
+) -> str:
+    """Stack, write, verify and publish a fleet; return a one-line summary.
+
+    Args:
+        args: the flags.
+        models_dir: the folder of models.
+        name: the fleet's.
+        tls: its TLs.
+        signer: signs it, and has signed the TLs' models.
+
+    Raises:
+        InputError: a model is missing or damaged, or the version exists.
+        ParityError, NotInferenceOnly: the written fleet fails its verification.
+    """
     begin = time.perf_counter()
-    home = job.models_dir / job.name
+    home = models_dir / name
     newest = max(model_folders.versions(home), default=None)
-    number = job.number if job.number is not None else (newest or 0) + 1
+    number = args.model_number if args.model_number is not None else (newest or 0) + 1
     if number >= single_model.MAX_MODEL_NUMBER:
-        raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
-    versions = {tl: model_folders.versions(job.models_dir / tl) for tl in job.tls}
+        raise InputError(f"fleet {name}: number {number} is too large for a version; pass a smaller --model-number")
+    versions = {tl: model_folders.versions(models_dir / tl) for tl in tls}
     single_models = {tl: own[max(own)] for tl, own in versions.items()}
     for folder in single_models.values():
         regular_files.check_folder(folder)
-    if job.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
-        return f"{job.name}: version {newest} holds the newest versions of its {len(job.tls)} TLs; left as it is"
-    publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
-    if job.signer is not None:
+    if args.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
+        return f"{name}: version {newest} holds the newest versions of its {len(tls)} TLs; left as it is"
+    publish.check_version_absent(models_dir, name, number, args.overwrite)
+    if signer is not None:
         for tl, folder in single_models.items():
-            signed_models.verify(folder, tl, int(folder.name), job.signer.signers)
+            signed_models.verify(folder, tl, int(folder.name), signer.signers)
     contracts, members = _read_members(single_models)
     groups = fleet_graph.group_members(members)
-    contract = _contract(job.name, number, groups, contracts, single_models)
+    contract = _contract(name, number, groups, contracts, single_models)
     inputs, outputs = contract.observation.size, contract.action.size
-    with publish.new_version(job.models_dir, job.name, number, job.overwrite, job.keep) as draft:
-        template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
-        meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
-        warmup.write(draft, contract, number)
+    with publish.new_version(models_dir, name, number, args.overwrite, args.keep) as draft:
+        template = write.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
+        write.write_model(draft, template, contract, fleet_graph.weights(groups))
         results = verify.compare_with_single_models(draft, contract, single_models, _bar(contract.members, "verify"))
         recorded_groups = [
             {
@@ -219,11 +206,11 @@ def export(job: FleetJob) -> str:
             for group in groups
         ]
         manifest.write_fleet(draft, contract, single_models, recorded_groups, results)
-        if job.signer is not None:
-            job.signer.sign(draft, job.name, number)
+        if signer is not None:
+            signer.sign(draft, name, number)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
-        f"{job.name}: {len(members)} TLs -> {home / str(number)} "
+        f"{name}: {len(members)} TLs -> {home / str(number)} "
         f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
         f"{inputs} inputs, {outputs} outputs), largest difference from single models "
         f"{results.difference:.1e}, {time.perf_counter() - begin:.1f} s"
@@ -245,7 +232,7 @@ def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
 
 def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.PolicyContract], list[FleetActor]]:
     contracts, members = {}, []
-    known: actor_file.Arrays = {}
+    known: read.Arrays = {}
     for tl, folder in _bar(single_models.items(), "read"):
         with errors_about(folder):
             contract, actor = read.read(folder, known)

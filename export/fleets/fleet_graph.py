@@ -17,11 +17,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from export.actors import Actor, Weight, weight_name
+from export.actors import Actor, GraphActor, Weight, weight_name
 from export.actors.steps import FirstChoice
-from export.graphs.graph_actor import GraphActor
-from export.saved_model.meta_graph import Variables
-from export.saved_model.write import import_graph
+from export.saved_model.write import Variables, import_graph
 from serving.contract import ACTION, Q_VALUES, SCORES
 
 MAX_PADDING_BYTES = 1_000_000

@@ -6,26 +6,21 @@ other than the observation are replaced by their value at inference, constants
 are folded, and each variable becomes an input that the exporter fills in.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from city.errors import InputError, errors_about, library_errors
+from city.errors import InputError, library_errors
 from export import quiet
-from export.actors import Weight
-from export.actors.activations import softmax
+from export.actors import Arrays, GraphActor, ReferenceModel, Weight
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
-from serving.contract import PROBABILITIES, Q_VALUES
 
-Arrays = NDArray[Any]
-VALUES, LOGITS, PROBABILITIES_OUTPUT, ACTION_OUTPUT = "values", "logits", "probabilities", "action"
 OBSERVATION = "observation"
 
 RANDOM_MEAN = {
@@ -38,39 +33,6 @@ REFERENCES = ("VariableV2", "Variable")
 VARIABLES = (*REFERENCES, "VarHandleOp")
 _PASSES = ("Identity", "StopGradient", "Enter", "Exit", "Switch", "Merge", "NextIteration")
 """Operations that pass a variable on, in functions, branches and loops."""
-
-
-@dataclass(frozen=True)
-class GraphActor:
-    """An inference-only actor with the trainer's own operations."""
-
-    graph: bytes
-    """GraphDef: a placeholder `observation` [-1, O], a placeholder `weight_<k>` for each weight, inference
-    operations."""
-    output: str
-    """Name of the output tensor."""
-    output_kind: str
-    """values | logits | probabilities | q_values | action (the output of an exported model: index or values)."""
-    weights: tuple[Weight, ...]
-    inputs: int
-    outputs: int
-    unread: tuple[str, ...] = ()
-    architecture: str = "graph"
-    scores_tensor: str = ""
-    """Name of the tensor of probabilities or q-values, of an exported model that is categorical."""
-
-    @property
-    def scores(self) -> str:
-        """The second output of a categorical actor, as `Actor.scores`."""
-        return scores_of(self.output_kind)
-
-    @property
-    def description(self) -> str:
-        return f"{self.architecture} {self.output.split(':')[0]}"
-
-    @property
-    def widths(self) -> list[int]:
-        return [self.inputs, self.outputs]
 
 
 @dataclass(frozen=True)
@@ -92,76 +54,6 @@ class TrainedGraph:
     @property
     def outputs(self) -> list[str]:
         return [self.output, self.scores_tensor] if self.scores_tensor else [self.output]
-
-
-def scores_of(output_kind: str) -> str:
-    """The scores that an output of a kind gives, if it is categorical."""
-    return Q_VALUES if output_kind == Q_VALUES else PROBABILITIES
-
-
-PARITY_OBSERVATIONS = 256
-"""Random observations that each actor's actions are compared on."""
-
-
-def random_observations(size: int) -> NDArray[np.float32]:
-    """[PARITY_OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
-    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
-    return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
-
-
-def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """[n, size] observations to compare actions on: the random ones, and those of recorded traffic, if there are any.
-
-    Raises InputError if these have another size.
-    """
-    x = random_observations(size)
-    if of_traffic is None:
-        return x
-    if of_traffic.shape[1] != size:
-        with errors_about("--observations"):
-            raise InputError(
-                f"they have {of_traffic.shape[1]} values each, and the actor takes {size}; "
-                "take those of a record with this contract"
-            )
-    return np.concatenate([x, of_traffic])
-
-
-@dataclass(frozen=True)
-class RecordedOutputs:
-    """The outputs of a model for `parity_observations`: plain values that outlive the process of the model."""
-
-    outputs: Arrays
-
-    def __call__(self, observations: Arrays) -> Arrays:
-        assert len(observations) == len(self.outputs), "outputs were recorded for other observations"
-        return self.outputs
-
-
-@dataclass(frozen=True)
-class ReferenceModel:
-    """The trainer's own actor, run in the trainer's graph: the reference of the parity check."""
-
-    description: str
-    run: Callable[[Arrays], Arrays]
-    """[n, O] observations -> [n, A] values of the output tensor."""
-    output_kind: str
-    outputs: int
-    inputs: int
-
-    @property
-    def scores(self) -> str:
-        """The second output of a categorical actor, as `Actor.scores`."""
-        return scores_of(self.output_kind)
-
-    def evaluate(self, observations: Arrays, categorical: bool) -> Arrays:
-        """[n, A] means, or [n, choices] probabilities or Q-values."""
-        x = np.asarray(self.run(observations), np.float64)
-        return softmax(x) if categorical and self.output_kind == LOGITS else x
-
-    def recorded(self, of_traffic: NDArray[np.float32] | None) -> "ReferenceModel":
-        """This model with only its outputs for `parity_observations`, as plain values."""
-        outputs = np.asarray(self.run(parity_observations(self.inputs, of_traffic)))
-        return replace(self, run=RecordedOutputs(outputs))
 
 
 @dataclass(frozen=True)

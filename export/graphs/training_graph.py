@@ -1,7 +1,7 @@
 """Find the actor in a TF1 MetaGraph: the `.meta` file beside a checkpoint."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,13 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from city.errors import InputError, library_errors
+from export.actors import LOGITS, PROBABILITIES_OUTPUT, VALUES, ReferenceModel
 from export.checkpoints import regular_files, scopes
 from export.checkpoints.checkpoint import Checkpoint, is_float
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import graph_check, output_tensor
-from export.graphs.graph_actor import (
-    LOGITS,
-    PROBABILITIES_OUTPUT,
-    VALUES,
-    VARIABLES,
-    ReferenceModel,
-    TrainedActor,
-    TrainedGraph,
-    extract,
-    node_of,
-)
+from export.graphs.graph_actor import VARIABLES, TrainedActor, TrainedGraph, extract, node_of
 from export.graphs.output_tensor import GraphIndex
 from serving.contract import PROBABILITIES, Q_VALUES
 
@@ -163,7 +154,7 @@ def input_size(variables: Mapping[str, tuple[str, NDArray[Any]]]) -> int | None:
 
 
 def validated_reference_model(
-    trained: TrainedGraph, run: Any, inputs: int, request: ActorRequest, output: str
+    trained: TrainedGraph, run: Callable[[NDArray[Any]], NDArray[Any]], inputs: int, request: ActorRequest, output: str
 ) -> ReferenceModel:
     """The reference model, checked on some observations.
 
@@ -179,7 +170,7 @@ def validated_reference_model(
     """
 
     def rows(observations: NDArray[Any]) -> NDArray[Any]:
-        output: NDArray[Any] = run(observations)
+        output = run(observations)
         return output[:, None] if output.ndim == 1 else output
 
     probe = np.random.default_rng(1).random((PROBES, inputs)).astype(np.float32)

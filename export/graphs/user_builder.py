@@ -28,6 +28,7 @@ from export.checkpoints.checkpoint import PARTS, Checkpoint, natural, split_name
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.graph_actor import TrainedActor
+from export.graphs.trained_function import id_of, path_of
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,6 @@ class Sizes:
     """Units of the hidden layers, from the file name or city.toml."""
     outputs: int | None
     """Size of the action, or number of choices."""
-
-
-def load(spec: str) -> Callable[[Sizes], Any]:
-    """Import the function that `module:function` names. Raises InputError."""
-    function: Callable[[Sizes], Any] = user_code.imported(lambda: user_code.named(spec), "")
-    if not callable(function):
-        raise InputError(f"{spec.partition(':')[2]} is not a function")
-    return function
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,10 @@ class UserActor:
 
     def build(self) -> TrainedActor:
         """Build the actor. Raises InputError if the function fails, or its model does not fit the checkpoint."""
-        builder = load(str(self.request.hints.architecture))
+        spec = str(self.request.hints.architecture)
+        builder: Callable[[Sizes], Any] = user_code.imported(lambda: user_code.named(spec), "")
+        if not callable(builder):
+            raise InputError(f"{spec.partition(':')[2]} is not a function")
         for name in ("keras", "tf_keras"):
             if name in sys.modules:  # otherwise the numbers in layers' names continue from the model built before
                 sys.modules[name].backend.clear_session()
@@ -153,16 +149,6 @@ class UserActor:
                 )
             weight.assign(values)
         return {id_of(weight): name for weight, name in zip(model.weights, chosen, strict=True)}
-
-
-def path_of(weight: Any) -> str:
-    """Name of a weight in its model, in Keras 2 or 3."""
-    return str(getattr(weight, "path", weight.name)).split(":")[0]
-
-
-def id_of(weight: Any) -> int:
-    """id of a weight's variable, which Keras 3 wraps."""
-    return id(getattr(weight, "_value", weight))
 
 
 def _nested(scope: str, model: Any) -> dict[str, Any]:

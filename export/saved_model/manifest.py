@@ -17,7 +17,7 @@ import tensorflow as tf
 from city.version import VERSION
 from export.actors import Actor
 from export.checkpoints import scopes
-from export.rebuild import RebuiltActor
+from export.checkpoints.source import RebuiltActor
 from export.saved_model.verify import Verification
 from protos import policy_pb2 as pb
 from serving.contract import FLEET

@@ -144,12 +144,12 @@ def _rename_to_version(draft: Path, target: Path, overwrite: bool) -> None:
     if _exchange(draft, target):
         return  # the draft's folder now holds the old version
     aside = target.with_name(_hidden(int(target.name), "old"))
-    target.rename(aside)
     try:
+        target.rename(aside)
         draft.rename(target)
     except BaseException:
-        # an interrupt between the two renames must not lose the version either
-        if not target.exists():
+        # an interrupt after the first rename must not lose the version either
+        if aside.exists() and not target.exists():
             aside.rename(target)
         raise
     _discard(aside)

@@ -19,12 +19,18 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 
 from city.errors import ProgramFailed, first_line
-from export.actors import Actor, rounding
+from export.actors import (
+    LOGITS,
+    PARITY_OBSERVATIONS,
+    Actor,
+    GraphActor,
+    ReferenceModel,
+    parity_observations,
+    permitted_difference,
+)
 from export.actors.activations import softmax
-from export.actors.rounding import permitted_difference, rounding_of_actions
-from export.actors.rule_bounds import observations_at_bounds
-from export.graphs.graph_actor import LOGITS, PARITY_OBSERVATIONS, GraphActor, ReferenceModel, parity_observations
-from export.saved_model import read, warmup
+from export.actors.phase_competition import observations_at_bounds
+from export.saved_model import read, write
 from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,
@@ -157,7 +163,7 @@ def compare_with_checkpoint(
         )
         _check_difference("the logarithms of its probabilities", np.abs(logarithms - ranking), 2 * permitted)
     else:
-        of_logits = rounding_of_actions(TOLERANCE, x, actor) if isinstance(actor, Actor) and not categorical else 0.0
+        of_logits = actor.rounding_of_actions(TOLERANCE, x) if isinstance(actor, Actor) and not categorical else 0.0
         bounds = np.maximum(permitted_difference(TOLERANCE, expected), of_logits)
         permitted = float(bounds.max())
         _check_difference("its actions", difference, bounds)
@@ -189,7 +195,7 @@ def _expected(
     values = np.asarray(reference_model.run(x), np.float64)
     if categorical and reference_model.output_kind == LOGITS:
         return softmax(values), values
-    return values, rounding.logits(x, actor) if categorical and isinstance(actor, Actor) else values
+    return values, actor.evaluate(x, categorical=False) if categorical and isinstance(actor, Actor) else values
 
 
 def compare_with_single_models(
@@ -315,7 +321,7 @@ def check_policy_signature(run: Run, contract: pb.PolicyContract) -> None:
 
 def replay(folder: Path, run: Run) -> None:
     """Run every warm-up record of a model once."""
-    for signature, inputs in warmup.read(folder):
+    for signature, inputs in write.read_warmup(folder):
         run(signature, inputs)
 
 

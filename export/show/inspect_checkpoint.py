@@ -15,11 +15,11 @@ from export.actors import Actor
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import regular_files, scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
-from export.checkpoints.source import ActorRequest
+from export.checkpoints.source import ActorRequest, RebuiltActor
 from export.checkpoints.trained_saved_model import MANIFEST
 from export.config import add_actor_flags, split_commas, split_layers
 from export.locate import MAX_STATE_BYTES, Candidate, named_candidate
-from export.rebuild import RebuiltActor, rebuild
+from export.rebuild import rebuild
 from serving.contract import CATEGORICAL
 
 MAX_NAME_CHARS = 200

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from export.fleets import fleet_graph
-from export.saved_model.meta_graph import Variables
+from export.saved_model.write import Variables
 
 
 def is_clear(scores, margin):

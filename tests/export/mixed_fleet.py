@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
-from export.saved_model import actor_file, warmup, write
-from export.saved_model.meta_graph import CONTRACT
+from export.saved_model import write
+from export.saved_model.write import CONTRACT
 from protos import policy_pb2 as pb
 from serving.contract import DEFAULT_SIGNATURE, SCORES, parse, to_json
 from tests.serving.saved_models import edited
@@ -38,9 +38,8 @@ def write_models(folder):
         version = folder / tl / "1"
         version.mkdir(parents=True)
         write.write(version, actor, contract)
-        warmup.write(version, contract, 1)
         if tl in GRAPHS:
-            (version / "assets.extra" / actor_file.FILE_NAME).unlink()
+            (version / write.ACTOR_FILE).unlink()
     assert main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)]) == 0
     return folder
 
@@ -56,7 +55,7 @@ def remove_scores(version):
             member.ClearField("score_size")
         constant.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
     (version / "assets.extra" / "policy.json").write_text("".join(to_json(contract)))
-    warmup.write(version, contract, 1)
+    write.write_warmup(version, contract)
 
 
 def expected_scores(tl, observation):

@@ -3,6 +3,7 @@
 import os
 import sys
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tests.export.batch_norm_actors import Subclassed, bn_elu_res, bn_tanh_bottl
 from tests.export.exporting import city_with, exported, manifest, refuses, same
 from tests.export.writers import X, actions, dense, keras3, randomise, saved
 
+v1 = tf.compat.v1
 MODELS = {
     "bn-elu-res": lambda: bn_elu_res(9, (8, 12, 12, 12), 3),
     "bn-tanh-bottleneck": lambda: bn_tanh_bottleneck(9, (8, 12, 12), 3),
@@ -124,12 +126,10 @@ def test_the_slope_of_a_whole_model_is_found(checkpoints, capsys, as_layer, slop
     assert f"(mlp leaky_relu:{slope} tanh" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["elu", "gelu"])
-def test_the_hidden_activation_of_city_toml_is_used(checkpoints, kind, tmp_path):
-    layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, kind), (7, kind), (2, "tanh"))]
-    model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
+def test_the_hidden_activation_of_city_toml_is_used(checkpoints, tmp_path):
+    model = writers.sequential(keras3, hidden="gelu")
     model.save_weights(checkpoints / "SA101_trial_1.weights.h5")
-    city = city_with(tmp_path, f'hidden_activation = "{kind}"')
+    city = city_with(tmp_path, 'hidden_activation = "gelu"')
     same(exported(checkpoints, "--city", city), actions(model))
 
 
@@ -148,12 +148,6 @@ def test_layers_that_do_not_fit_each_other_are_refused():
     ):
         with pytest.raises(InputError, match=message):
             architectures.build(layers, ArchitectureHints(architecture), False)
-
-
-def test_a_categorical_actor_ends_with_logits():
-    actor = architectures.build(layers_of(8, 2), ArchitectureHints(), True)
-    assert isinstance(actor.steps[-1], Dense)
-    assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))
 
 
 @pytest.mark.parametrize("categorical", [True, False], ids=["softmax", "tanh"])
@@ -179,9 +173,6 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(categor
         found = architectures.find_equivalent_actor(layers, ArchitectureHints(), in_float32, 12, categorical)
         assert found is not None and found.architecture == actor.architecture
         assert [step.note for step in found.steps if step.note] == [step.note for step in actor.steps if step.note]
-
-
-v1 = tf.compat.v1
 
 
 @pytest.fixture
@@ -261,3 +252,55 @@ def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys)
         "my_actors:on_variables": "variable 'dense/kernel' is not in",
     }.items():
         refuses(capsys, checkpoints, why, flags=("--actor", builder))
+
+
+OUTPUTS = 3
+
+
+@pytest.fixture
+def bottleneck():
+    return writers.randomise(bn_tanh_bottleneck(9, (8, 12, 12), OUTPUTS))
+
+
+def add_to_h5(path, name, values):
+    """Add a variable as Keras 2 stores it, in a layer without dense weights."""
+    layer = name.split("/")[0]
+    with h5py.File(path, "a") as file:
+        file[f"{layer}/{name}"] = values
+        file[layer].attrs["weight_names"] = [name.encode()]
+        layers = [entry if isinstance(entry, bytes) else entry.encode() for entry in file.attrs["layer_names"]]
+        file.attrs["layer_names"] = [*layers, layer.encode()]
+
+
+@pytest.mark.parametrize("name", ["actor_output/Variable:0", "actor_output_1/Variable:0"])
+def test_an_unnamed_log_std_in_hdf5_is_left_out(name, bottleneck, checkpoints):
+    path = checkpoints / "x_trial_3_SA_101_actor.h5"
+    legacy_h5(path, bottleneck)
+    add_to_h5(path, name, np.zeros(OUTPUTS, np.float64))
+    same(exported(checkpoints), bottleneck(X, training=False).numpy())
+    assert manifest(checkpoints)["left_unread"] == {"training only": [f"{name.split('/')[0]}/{name}"]}
+
+
+@pytest.mark.parametrize("values", [np.zeros(9, np.float64), np.zeros(OUTPUTS, np.float32)], ids=["size", "dtype"])
+def test_a_variable_unlike_a_log_std_is_refused(values, bottleneck, checkpoints, capsys):
+    path = checkpoints / "x_trial_3_SA_101_actor.h5"
+    legacy_h5(path, bottleneck)
+    add_to_h5(path, "actor_output/Variable:0", values)
+    refuses(capsys, checkpoints, "actor_output/Variable:0", "is not part of a layer", "--actor NAME to leave it out")
+
+
+@pytest.mark.parametrize("scope", ["", "actor/"], ids=["no scope", "scope actor"])
+def test_an_unnamed_log_std_in_a_checkpoint_is_left_out(scope, checkpoints):
+    rng = np.random.default_rng(0)
+    names = {"dense/kernel": (9, 8), "dense/bias": (8,), "dense_1/kernel": (8, 2), "dense_1/bias": (2,)}
+    values = {f"{scope}{name}": rng.standard_normal(shape).astype(np.float32) for name, shape in names.items()}
+    values[f"{scope}actor_output_1/Variable"] = np.zeros(2, np.float64)
+    tf.raw_ops.SaveV2(
+        prefix=str(checkpoints / "SA101_trial_1"),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(map(tf.constant, values.values())),
+    )
+    hidden = np.maximum(X @ values[f"{scope}dense/kernel"] + values[f"{scope}dense/bias"], 0)
+    same(exported(checkpoints), np.tanh(hidden @ values[f"{scope}dense_1/kernel"] + values[f"{scope}dense_1/bias"]))
+    assert manifest(checkpoints)["left_unread"] == {"training only": [f"{scope}actor_output_1/Variable"]}

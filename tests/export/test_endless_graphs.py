@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.checkpoints import helper_process, tensorflow_process
+from export.checkpoints import helper_process
 from export.saved_model import verify
 from tests.conftest import ROOT
 from tests.export import writers
@@ -46,12 +46,12 @@ def save(folder, extra):
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
-    monkeypatch.setattr(tensorflow_process, "TIMEOUT_S", 2)
+    monkeypatch.setattr(helper_process, "GRAPH_TIMEOUT_S", 2)
     monkeypatch.setattr(helper_process, "START_TIMEOUT_S", 120)
 
 
 def test_actor_with_a_loop_that_ends_is_exported(checkpoints, monkeypatch):
-    monkeypatch.setattr(tensorflow_process, "TIMEOUT_S", 60)
+    monkeypatch.setattr(helper_process, "GRAPH_TIMEOUT_S", 60)
     agent = save(checkpoints, finite)
     same(exported(checkpoints), agent.act(X).numpy())
 
@@ -82,7 +82,7 @@ def test_endless_training_graph_is_refused(checkpoints, capsys):
 
 @pytest.mark.slow
 def test_graph_that_is_endless_only_for_the_warm_up_is_refused(checkpoints, capsys, monkeypatch):
-    monkeypatch.setattr(tensorflow_process, "TIMEOUT_S", 5)
+    monkeypatch.setattr(helper_process, "GRAPH_TIMEOUT_S", 5)
     save(checkpoints, endless_for_zeros)
     refuses(capsys, checkpoints, "SA101_trial_1", "did not finish within 5 s")
     assert not (checkpoints.parent / "models" / "SA101").exists()
@@ -90,7 +90,7 @@ def test_graph_that_is_endless_only_for_the_warm_up_is_refused(checkpoints, caps
 
 @pytest.mark.slow
 def test_graph_that_takes_all_memory_is_refused(checkpoints, capsys, monkeypatch):
-    monkeypatch.setattr(tensorflow_process, "TIMEOUT_S", 30)
+    monkeypatch.setattr(helper_process, "GRAPH_TIMEOUT_S", 30)
     save(checkpoints, huge)
     refuses(capsys, checkpoints, "SA101_trial_1")
 

@@ -1,4 +1,4 @@
-"""Fleets: a single model of many TLs, whose actions are the single models'."""
+"""Fleets: a single model of many TLs, whose actions and scores are the single models'."""
 
 import json
 import os
@@ -9,23 +9,25 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
-from export.actors import padding
-from export.fleets import export_fleet, fleet_graph
+from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
-from export.saved_model import actor_file, read, verify
+from export.graphs.graph_actor import extract
+from export.saved_model import read, verify, write
 from protos import policy_pb2 as pb
-from serving.client import Client
-from serving.contract import ContractError, check, check_fleet
+from protos import prediction_log_pb2 as prediction_log_pb
+from serving.contract import ContractError, check, check_fleet, from_saved_model
 from tests.conftest import GRID
-from tests.export import writers
+from tests.export import mixed_fleet, writers
 from tests.export.compared_fleets import compare_fleet
 from tests.export.exporting import refused, run
+from tests.export.mixed_fleet import ACTORS, CATEGORICAL
 from tests.export.phase_competition_models import random_network, random_observations, random_policy
 from tests.export.writers import keras3
 
@@ -91,33 +93,6 @@ def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
     }
 
 
-def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path):
-    from serving.embedded.config import ServerConfig
-    from serving.embedded.server import Server
-
-    for tl in grid_models.iterdir():
-        (tmp_path / tl.name).symlink_to(tl)
-    assert main(["fleet", "grid", "--city", str(GRID / "city.toml"), "--models-dir", str(tmp_path), "--tl", "all"]) == 0
-    server = Server(ServerConfig(tmp_path, port=0))
-    server.start()
-    try:
-        client = Client(f"127.0.0.1:{server.port}")
-        contract = client.contract("grid")
-        check_fleet(contract)
-        for member in contract.members:
-            check(member.contract)
-        x = np.random.default_rng(0).random(contract.observation.size).astype(np.float32)
-        actions = client.predict("grid", x)["action"].reshape(-1)
-        for member in contract.members:
-            own = x[member.observation_begin : member.observation_begin + member.observation_size]
-            expected = client.predict(member.tl, own)["action"].reshape(-1)
-            got = actions[member.action_begin : member.action_begin + member.action_size]
-            np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
-        client.close()
-    finally:
-        server.stop()
-
-
 @given(
     junctions=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(0, 1)), max_size=8),
     plain=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12),
@@ -140,7 +115,7 @@ def test_grouping_and_padding_change_no_action(junctions, plain, shared, budget,
     for policy, (inputs, outputs) in enumerate(shared):
         whole = random_actor(inputs, outputs, 100 + policy, True)
         for k in range(3):
-            own = padding.for_tl(whole, max(1, inputs - k), max(1, outputs - k))
+            own = whole.for_tl(max(1, inputs - k), max(1, outputs - k))
             members.append(FleetActor(f"SHARED{policy}{k}", own, True))
     for member in members[len(junctions) :]:
         x[member.tl] = rng.standard_normal((5, member.actor.inputs)).astype(np.float32)
@@ -203,15 +178,8 @@ def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     refused(capsys, "city has no model under")
 
 
-def test_fleet_with_a_damaged_manifest_is_not_listed_as_a_tl(models):
-    assert build(models) == 0
-    manifest = models / "city" / "1" / "assets.extra" / "export.json"
-    for content in (b"", b"[]", b'{"source": []}', b"[" * 100_000, None):
-        manifest.unlink() if content is None else manifest.write_bytes(content)
-        assert "city" not in export_fleet._exported_tls(models), content
-
-
-def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys):
+def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     for words, why in {
         ("city", "--tl", "SA999", "--models-dir", str(models)): "SA999 has no model under",
         ("city", "--tl", "all", "--models-dir", str(tmp_path / "nowhere")): "nowhere: no such folder",
@@ -219,6 +187,9 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
         ("a/b", "--tl", "all", "--models-dir", str(models)): "is not a valid TL name",
         ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be at least 1",
         ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version number",
+        (): "the fleet has no name, and there is no city.toml",
+        ("city",): "--tl is missing",
+        ("--model-number", "3"): "--model-number is for one fleet",
     }.items():
         assert main(["fleet", *words]) == 2, words
         refused(capsys, why)
@@ -226,13 +197,6 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
     assert build(models) == 2
     refused(capsys, "SA102/4")
     assert not (models / "city").exists()
-
-
-def test_a_model_without_actor_json_joins_a_fleet_as_a_graph(models):
-    (models / "SA101" / "4" / "assets.extra" / actor_file.FILE_NAME).unlink()
-    _, actor = read.read(models / "SA101" / "4")
-    assert actor.architecture == "graph"
-    assert build(models) == 0
 
 
 def test_an_inconsistent_fleet_contract_is_refused():
@@ -286,23 +250,9 @@ DAMAGED_STEPS = [
 @pytest.mark.parametrize("content", DAMAGED_STEPS, ids=range(len(DAMAGED_STEPS)))
 def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_models, tmp_path):
     shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
-    (tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME).write_bytes(content)
+    (tmp_path / "SA103" / "1" / write.ACTOR_FILE).write_bytes(content)
     _, actor = read.read(tmp_path / "SA103" / "1")
     assert actor.architecture == "graph"
-
-
-def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints):
-    x = observation = keras3.Input((9,))
-    x = keras3.layers.Dense(9, "elu")(x)
-    model = writers.randomise(keras3.Model(observation, keras3.layers.Dense(9, "tanh")(x * 0.5)))
-    model.save(checkpoints / "SA101_trial_1.keras")
-    models = checkpoints.parent / "models"
-    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(models)]) == 0
-    _, actor = read.read(models / "SA101" / "1")
-    assert actor.architecture == "graph" and actor.inputs == actor.outputs == 9
-    assert build(models) == 0
-    actions = run(models / "city" / "1", "serving_default", observation=writers.X)["action"]
-    np.testing.assert_allclose(actions, writers.actions(model), atol=1e-5)
 
 
 def test_fleet_of_the_newest_versions_is_left_as_it_is(models, capsys):
@@ -343,20 +293,6 @@ def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
     assert "there is no fleet to build" in capsys.readouterr().out and not (models / "city").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ((), "the fleet has no name, and there is no city.toml"),
-        (("city",), "--tl is missing"),
-        (("--model-number", "3"), "--model-number is for one fleet"),
-    ],
-)
-def test_fleet_without_name_or_tls_is_refused(models, tmp_path, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(tmp_path)
-    assert main(["fleet", "--models-dir", str(models), *flags]) == 2
-    refused(capsys, message)
-
-
 @pytest.mark.parametrize("kind", ["FIFO", "device"])
 def test_model_with_a_file_that_is_not_regular_is_refused_at_once(models, tmp_path, capsys, kind):
     for name in ("saved_model.pb", "assets.extra/policy.json", "assets.extra/export.json", "notes"):
@@ -368,3 +304,94 @@ def test_model_with_a_file_that_is_not_regular_is_refused_at_once(models, tmp_pa
         if whole:
             whole.rename(path)
     assert main(["fleet", "city", "--tl", "SA101,SA102", "--models-dir", str(models)]) == 0, "other fleets are built"
+
+
+@pytest.fixture(scope="module")
+def mixed_models(tmp_path_factory):
+    return mixed_fleet.write_models(tmp_path_factory.mktemp("scores") / "mixed_models")
+
+
+@pytest.mark.parametrize("rows", [1, 33])
+def test_scores_of_a_fleet_are_those_of_the_actors_in_numpy(mixed_models, rows):
+    manifest = json.loads((mixed_models / "city" / "1" / "assets.extra" / "export.json").read_text())
+    assert [group["tls"] for group in manifest["groups"] if not group["stacked"]] == [["SA105"], ["SA106"]]
+    contract = from_saved_model(mixed_models / "city" / "1")
+    x = np.random.default_rng(rows).standard_normal((rows, contract.observation.size)).astype(np.float32)
+    outputs = run(mixed_models / "city" / "1", "serving_default", observation=x)
+    assert outputs["scores"].dtype == np.float32
+    assert outputs["scores"].shape == (rows, sum(ACTORS[tl].outputs for tl in CATEGORICAL))
+    for member in contract.members:
+        if member.tl not in CATEGORICAL:
+            assert (member.score_begin, member.score_size) == (0, 0)
+            continue
+        own = x[:, member.observation_begin : member.observation_begin + member.observation_size]
+        scores = outputs["scores"][:, member.score_begin : member.score_begin + member.score_size]
+        np.testing.assert_allclose(scores, ACTORS[member.tl].evaluate(own, True), atol=1e-5)
+        assert (scores.argmax(1) == outputs["action"][:, member.action_begin]).all()
+
+
+def build_of(mixed_models, tls, folder):
+    """Build a fleet of some TLs in a folder of its own; return the exit code."""
+    for tl in tls:
+        (folder / tl).symlink_to(mixed_models / tl)
+    return main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)])
+
+
+def test_describe_lists_the_columns_of_the_scores(mixed_models, capsys):
+    assert main(["describe", str(mixed_models / "city" / "1")]) == 0
+    out = capsys.readouterr().out
+    for member in from_saved_model(mixed_models / "city" / "1").members:
+        columns = f"{member.score_begin}:{member.score_begin + member.score_size}" if member.tl in CATEGORICAL else "-"
+        assert re.search(rf"{member.tl} +1 +\d+:\d+ +\d+:\d+ +{columns} +{member.contract.action.kind}", out)
+
+
+def test_fleet_without_categorical_members_has_no_scores(mixed_models, tmp_path):
+    assert build_of(mixed_models, ["SA104"], tmp_path) == 0
+    assert list(run(tmp_path / "city" / "1", "serving_default", observation=np.zeros((1, 9)))) == ["action"]
+
+
+@pytest.mark.parametrize("wrong", [("SA101", "probabilities"), ("SA103", "q_values")])
+def test_fleet_with_other_scores_than_its_models_is_not_published(mixed_models, tmp_path, monkeypatch, capsys, wrong):
+    tl, kind = wrong
+    scores = fleet_graph._scores
+
+    def changed(actors, logits):
+        row = next(k for k, actor in enumerate(actors) if actor.outputs == ACTORS[tl].outputs)
+        return scores(actors, logits) + np.eye(len(actors), dtype=np.float32)[row][:, None, None] * 1e-4
+
+    monkeypatch.setattr(fleet_graph, "_scores", changed)
+    assert build_of(mixed_models, ["SA101", "SA103", "SA104"], tmp_path) == 1
+    assert f"not published: its {kind} for {tl} differ" in capsys.readouterr().err
+    assert not (tmp_path / "city").exists()
+
+
+@pytest.mark.parametrize("model", ["SA101", "city"])
+def test_warm_up_requests_the_action_with_and_without_scores(mixed_models, model):
+    """TensorFlow prunes the graph at the first run for the requested outputs."""
+    records = tf.compat.v1.io.tf_record_iterator(str(mixed_models / model / "1" / write.WARMUP_FILE))
+    requests = [prediction_log_pb.PredictionLog.FromString(record).predict_log.request for record in records]
+    assert [(r.model_spec.signature_name, list(r.output_filter)) for r in requests] == [
+        ("serving_default", []),
+        ("serving_default", ["action"]),
+        ("policy", []),
+    ]
+
+
+def test_contract_whose_scores_do_not_fit_its_members_is_refused(mixed_models):
+    check_fleet(from_saved_model(mixed_models / "city" / "1"))
+    for tl, field, value in (("SA101", "score_size", 0), ("SA102", "score_begin", 1), ("SA104", "score_size", 2)):
+        wrong = from_saved_model(mixed_models / "city" / "1")
+        (member,) = (member for member in wrong.members if member.tl == tl)
+        setattr(member, field, value)
+        with pytest.raises(ContractError, match=f"the scores of {tl} are"):
+            check_fleet(wrong)
+
+
+def test_run_for_the_action_alone_computes_no_scores(mixed_models, tmp_path):
+    assert build_of(mixed_models, ["SA101", "SA102", "SA104"], tmp_path) == 0
+    meta = read.meta_graph(tmp_path / "city" / "1")
+    outputs = {key: info.name for key, info in meta.signature_def["serving_default"].outputs.items()}
+    softmax = {
+        key: any(node.op == "Softmax" for node in extract(meta.graph_def, [name]).node) for key, name in outputs.items()
+    }
+    assert softmax == {"action": False, "scores": True}

@@ -17,21 +17,6 @@ from tests.export.exporting import export, export_city, exported, refused, refus
 from tests.export.writers import X, actions, keras3
 
 
-def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
-    """Every TL has a folder with checkpoints of one name; one of them is empty."""
-    for tl in ("SA104", "SA105"):
-        (tmp_path / "c" / tl).mkdir(parents=True)
-    for suffix in ("index", "data-00000-of-00001"):
-        shutil.copy(
-            GRID / "checkpoints" / f"PPO-_SA104_trial_1.{suffix}", tmp_path / "c" / "SA104" / f"ckpt-1.{suffix}"
-        )
-    code = main(["--city", str(GRID / "city.toml"), "--model-path", str(tmp_path / "c"), "--models-dir",
-    str(tmp_path / "m"),
-                 "--tl", "SA104,SA105"])  # fmt: skip
-    assert code == 2 and [path.name for path in (tmp_path / "m").iterdir()] == ["SA104"]
-    assert "no checkpoint for SA105" in capsys.readouterr().err
-
-
 def test_a_checkpoint_with_the_name_of_another_tl_of_the_city_is_not_taken(checkpoints, tmp_path, capsys):
     city = tmp_path / "city.toml"
     tl = '[tl.{0}]\nsignals = ["{0}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
@@ -152,13 +137,6 @@ def test_layers_numbered_out_of_order_need_the_layers_flag(checkpoints, capsys):
     tf.train.Checkpoint(actor=model).write(str(checkpoints / "SA101-1"))
     refuses(capsys, checkpoints, "does not define the order of its layers h1, h3, h2, out")
     same(exported(checkpoints, "--layers", "h1,h2,h3,out"), actions(model))
-
-
-def test_a_normaliser_beside_the_actor_is_refused(checkpoints, capsys):
-    layer = keras3.layers.Normalization()
-    layer.adapt(X)
-    tf.train.Checkpoint(actor=writers.sequential(keras3), obs_norm=layer).write(str(checkpoints / "SA101-1"))
-    refuses(capsys, checkpoints, "obs_norm/", "--actor NAME to leave it out")
 
 
 def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 import export.checkpoints
-from export.__main__ import main
 from tests.export import writers
 from tests.export.exporting import exported, manifest, same, version
 from tests.export.writers import actions, keras3
@@ -58,17 +57,3 @@ def test_a_new_source_is_one_file(json_source, checkpoints, capsys):
     source = manifest(checkpoints)["source"]
     assert (source["format"], source["name"]) == ("json-weights", "SA101_trial_6.weights-json")
     assert "largest difference" in capsys.readouterr().out
-
-
-def test_a_damaged_file_of_a_new_source_gives_one_error_line(json_source, checkpoints, capsys):
-    (checkpoints / "SA101_trial_6.weights-json").write_text("{")
-    assert main(["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(checkpoints.parent / "m")]) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert f"{checkpoints / 'SA101_trial_6.weights-json'}: cannot be read as JSON weights" in line
-
-
-def test_the_exporter_has_nine_sources():
-    assert sorted(source.format for source in export.checkpoints.sources()) == [
-        "keras-h5", "npz", "onnx", "phase-competition", "pytorch", "rllib", "saved-model", "stable-baselines3",
-        "tensorflow",
-    ]  # fmt: skip

@@ -197,18 +197,13 @@ HUGE = numpy_helper.from_array(np.full((8, 5), 1e300), "huge")
         "operation Gelu (Gelu) approximates gelu", {}),
         ([GEMM, TANH, *LOGITS], "shapes (1,10) and (5,8) not aligned",
         {"size": 10}),
+        *((nodes, "cannot be read as an ONNX model", {"more": more})
+        for nodes, more in map(of_shape, ([-1, 5, 1], [-1, 1], [-1, -1]))),
     ],
 )  # fmt: skip
 def test_graph_that_is_no_mlp_is_refused_by_name(checkpoints, capsys, nodes, part, options):
     save(checkpoints / "SA101_trial_4.onnx", nodes, **options)
     refuses(capsys, checkpoints, part, flags=CATEGORICAL)
-
-
-@pytest.mark.parametrize("shape", [[-1, 5, 1], [-1, 1], [-1, -1]])
-def test_reshape_that_does_not_keep_rows_is_refused(checkpoints, capsys, shape):
-    nodes, more = of_shape(shape)
-    save(checkpoints / "SA101_trial_4.onnx", nodes, more=more)
-    refuses(capsys, checkpoints, "cannot be read as an ONNX model", flags=CATEGORICAL)
 
 
 def test_weights_in_another_file_are_not_looked_for(checkpoints, capsys):

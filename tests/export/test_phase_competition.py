@@ -1,8 +1,6 @@
 """Phase competition: TensorFlow against NumPy, what a green can move, the two rules, JSON, fleets."""
 
-import concurrent.futures
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -21,13 +19,10 @@ from export.actors.phase_competition import (
     Service,
     greens_allowed,
     observation_size,
+    observations_at_bounds,
 )
-from export.actors.rule_bounds import observations_at_bounds
-from export.actors.steps import SizeMismatch, from_json
-from export.fleets import fleet_graph
-from export.fleets.fleet_graph import FleetActor
+from export.actors.steps import from_json
 from signals.approach_features import FEATURES
-from tests.export.compared_fleets import Given, compare_fleet
 from tests.export.phase_competition_models import (
     junction_of,
     random_junction,
@@ -378,26 +373,6 @@ def test_among_greens_for_a_late_lane_one_that_moves_something_is_chosen(rules):
     assert allowed(rules, ["Grr", "rGr", "rGG"], LANES, **{**own, "vehicles_near": [0, 0, 1]}) == {2}
 
 
-def test_padding_is_never_allowed_and_changes_nothing(rules):
-    """Beside junctions of any size, for observations at the bounds and for random numbers."""
-    rng = np.random.default_rng(1)
-    small, large = random_junction(rng, 3, 4), random_junction(rng, 8, 20)
-    steps = [PhaseCompetition(random_network(rng), junction) for junction in (small, large)]
-    columns = steps[0].fleet_columns(steps)
-    x = np.concatenate(
-        [observations_at_bounds(3, 4, 200, rng), rng.standard_normal((50, steps[0].inputs)).astype(np.float32)]
-    )
-    padded = np.pad(x, ((0, 0), (0, 1)))[:, columns]
-    service, found = rules(Padded.of([small, large]).take(np.zeros(len(x), np.intp)), padded)
-    own_service, own = rules(Padded.of([small] * len(x)), x)
-    np.testing.assert_array_equal(found[:, :3], own)
-    assert not found[:, 3:].any() and own.any(1)[:200].all()
-    np.testing.assert_allclose(service.protected[:, :3, :4], own_service.protected, rtol=1e-6)
-    np.testing.assert_array_equal(service.red_s[:, :4, :10], own_service.red_s)
-    np.testing.assert_array_equal(service.stands[:, :4], own_service.stands)
-    assert not service.protected[:, 3:].any() and not service.stands[:, 4:].any()
-
-
 def test_a_green_that_must_not_be_chosen_is_below_all_others_and_the_others_keep_their_order():
     rng = np.random.default_rng(3)
     step = PhaseCompetition(random_network(rng), random_junction(rng, 5, 9, links=14))
@@ -500,30 +475,7 @@ def test_weights_that_are_missing_or_of_another_shape_are_refused(part):
             from_json(step.to_json(), weights)
 
 
-def test_weights_of_another_shape_are_refused():
-    rng = np.random.default_rng(2)
-    network = {**random_network(rng), "green_bias": np.zeros(31, np.float32)}
-    with pytest.raises(SizeMismatch, match=r"green_bias has shape \[31\], not \[32\]"):
-        _ = random_policy(rng, 3, 4, network).outputs
-
-
 # fleets
-
-
-def test_weights_of_a_policy_are_stored_once_per_group():
-    rng = np.random.default_rng(0)
-    networks = [random_network(rng), random_network(rng)]
-    sizes = [(2, 5), (4, 12), (8, 20), (3, 5)]
-    members, x = [], {}
-    for policy, (k, size) in itertools.product(range(2), enumerate(sizes)):
-        members.append(FleetActor(f"TL{policy}{k}", random_policy(rng, *size, networks[policy]), True))
-        x[members[-1].tl] = random_observations(rng, *size, 3)
-    groups = compare_fleet(members, x)
-    assert [sorted(member.tl for member in group.members) for group in groups] == [
-        [f"TL{policy}{k}" for k in range(4)] for policy in range(2)
-    ]
-    kernels = [weight for weight in fleet_graph.weights(groups) if weight.name.endswith("lane_kernel_2")]
-    assert [weight.values.shape for weight in kernels] == [(1, 32, 32)] * 2
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1e30, 1e30])
@@ -536,25 +488,3 @@ def test_values_that_are_no_readings_give_a_valid_choice(value):
         x[0] = value
         logits = built(step, x)
         assert logits.shape == (6, size[0]) and ((logits.argmax(1) >= 0) & (logits.argmax(1) < size[0])).all()
-
-
-@pytest.mark.parametrize("count", [1, 3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 8, 17))])
-def test_fleet_of_any_size_runs_in_two_threads(count):
-    """A graph with products of other ranks crashed TensorFlow 2.20 (oneDNN)."""
-    rng = np.random.default_rng(count)
-    network = random_network(rng)
-    sizes = {f"TL{k}": (int(rng.integers(2, 9)), int(rng.integers(2, 25))) for k in range(count)}
-    members = [FleetActor(tl, random_policy(rng, *size, network), True) for tl, size in sizes.items()]
-    groups = fleet_graph.group_members(members)
-    weights = fleet_graph.weights(groups)
-    act = tf.function(lambda x: fleet_graph.build(groups, x, Given(weights))["action"], reduce_retracing=True)
-    ordered = [sizes[member.tl] for group in groups for member in group.members]
-    batches = [
-        tf.constant(np.concatenate([random_observations(rng, *size, rows) for size in ordered], 1))
-        for rows in (1, 256, 1, 256, 7, 256)
-    ]
-    with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(act, batches))
-    for x, actions in zip(batches, results, strict=True):
-        assert actions.shape == (len(x), count)
-        np.testing.assert_array_equal(actions, act(x))

@@ -59,15 +59,17 @@ def answer(value):
 @pytest.mark.parametrize(
     "value",
     [
-        {"class": ["subprocess", "Popen"], "fields": {"args": "true"}},
-        {"class": ["export.checkpoints.helper_process", "Helper"], "fields": {}},
-        {"class": ["export.checkpoints.helper_process", "subprocess"], "fields": {}},
-        {"class": ["export.actors", "Dense"], "fields": {}},  # of another module
-        {"class": ["export.actors", "Actor"], "fields": {"unknown": 1}},
-        {"array": "O", "shape": [1], "at": [0, 8]},
-        {"array": "<f4", "shape": [3], "at": [0, 8]},
-        {"error": "SystemExit", "arguments": []},
+        ["class", "subprocess", "Popen", ["dict", ["tuple", "args", "true"]]],
+        ["class", "export.checkpoints.helper_process", "Helper", ["dict"]],
+        ["class", "export.checkpoints.helper_process", "subprocess", ["dict"]],
+        ["class", "export.actors", "Dense", ["dict"]],  # of another module
+        ["class", "export.actors", "Actor", ["dict", ["tuple", "unknown", 1]]],
+        ["array", "O", [1], 0, 8],
+        ["array", "<f4", [3], 0, 8],
+        ["error", "SystemExit", ""],
+        ["unknown", 1],
         {"unknown": 1},
+        [1, 2],
     ],
 )
 def test_an_answer_that_names_other_things_is_refused(value):

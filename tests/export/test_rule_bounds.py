@@ -2,33 +2,24 @@
 
 import functools
 import inspect
-import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from export.actors import Actor, phase_competition, phase_competition_graph
 from export.actors.phase_competition import (
-    EXIT_BLOCKED,
-    EXIT_OCCUPANCY,
-    FIRST_WAIT,
-    HALTING,
-    MAX_RED_S,
-    NEAR,
     RED_CAP,
     RED_SCALE_S,
-    SHAPES,
-    SOON,
-    STOOD_S,
     Junction,
-    Observed,
     Padded,
     PhaseCompetition,
     observation_size,
 )
-from export.saved_model import verify, warmup, write
+from export.saved_model import read, verify, write
 from serving.contract import CATEGORICAL
 from signals.dialects.street import DIALECT
+from tests.export.exporting import run
 from tests.export.phase_competition_models import contract_of, random_network
 from tests.export.test_phase_competition import graph_rules, numpy_rules
 
@@ -168,88 +159,49 @@ def test_the_rules_of_both_sides_agree_on_parity_observations(name):
     assert not differ(expected_at(name, numpy_rules), expected_at(name, graph_rules))
 
 
-def masks(junction, x):
-    """By name, [n] whether a mask is on for an observation: somewhere, or everywhere."""
-    observed = Observed.of(x, junction.sizes[0])
-    service, allowed = numpy_rules(junction, x)
-    features, current = observed.features, observed.current > 0
-    first_s = features[..., FIRST_WAIT]
-    serves = service.protected + service.permissive > 0
-    is_full = (features[..., EXIT_BLOCKED] > np.float32(0.99)) & (features[..., EXIT_OCCUPANCY] > np.float32(0.8))
-    bound_s = observed.since_s[:, :, None] + np.float32(STOOD_S)
-    stood = first_s[:, None] >= bound_s
-    served_now = (current[:, :, None] & serves).any(1)
-    late = (service.red_s >= MAX_RED_S).any(2) & serves.any(1) & (features[..., HALTING] > 0)
-    moves = serves & ~is_full[:, None] & ~(current[:, :, None] & service.stands[:, None])
-    near, soon = features[:, None, :, NEAR] > 0, features[:, None, :, SOON] > 0
-    return {
-        "stood at another green": (stood & ~current[:, :, None]).any((1, 2)),
-        "stood at the bound": (first_s[:, None] == bound_s).any((1, 2)),
-        "the current green is younger": observed.green_s < STOOD_S,
-        "the current green is as young": observed.green_s == STOOD_S,
-        "a lane stands": service.stands.any(1),
-        "all lanes stand that are served": (service.stands | ~served_now).all(1),
-        "a full exit": is_full.any(1),
-        "all exits are full": is_full.all(1),
-        "late": (late & ~served_now & ~is_full).any(1),
-        "late and served": (late & served_now).any(1),
-        "late and full": (late & ~served_now & is_full).any(1),
-        "several late": (late & ~served_now & ~is_full).sum(1) > 1,
-        "a lane is near": near.any((1, 2)),
-        "only arriving": (soon & ~near).any((1, 2)) & ~near.any((1, 2)),
-        "moves somewhere": (moves & near).any((1, 2)),
-        "moves everywhere": (moves & near).any(2).all(1),
-        "restricted": ~allowed.all(1),
-        "one green is left": allowed.sum(1) == 1,
-    }  # fmt: skip
-
-
-def test_every_mask_is_on_and_off_alone_and_together():
-    """Each in one of 30 observations of a signal at least, and each pair at least once in the ways it can be."""
-    by_name = masks(*observed_at("arrows on shared lanes"))
-    for name, is_on in by_name.items():
-        assert 1 / 30 < is_on.mean() < 29 / 30, f"{name}: on in {is_on.mean():.3f}"
-    never = {
-        frozenset(pair)
-        for pair in itertools.combinations(by_name, 2)
-        if not (by_name[pair[0]] & by_name[pair[1]]).any()
-    }
-    excluded = [
-        ("the current green is younger", "the current green is as young"),
-        ("the current green is younger", "a lane stands"),
-        ("a lane is near", "only arriving"),
-        ("only arriving", "moves somewhere"),
-        ("only arriving", "moves everywhere"),
-        ("all exits are full", "late"),
-        ("all exits are full", "restricted"),
-        ("all exits are full", "one green is left"),
-        ("all lanes stand that are served", "the current green is younger"),
-        ("all lanes stand that are served", "moves everywhere"),
-        ("all exits are full", "several late"),
-        ("all exits are full", "moves somewhere"),
-        ("all exits are full", "moves everywhere"),
-    ]
-    assert never <= set(map(frozenset, excluded)), never - set(map(frozenset, excluded))
-
-
-@pytest.mark.parametrize("change", ["late at the bound", "red of all links", "no lane is late", None])
-def test_a_model_with_another_rule_is_not_published(change, tmp_path, monkeypatch):
-    contract = street_contract("arrows on shared lanes")
-    actor = Actor(
-        "phase-competition",
-        (PhaseCompetition(random_network(np.random.default_rng(0)), Junction.of_contract(contract)),),
-    )
-    if change:
-        name, *texts = CHANGES[change]
-        monkeypatch.setattr(phase_competition_graph, name, changed(phase_competition_graph, name, *texts[-2:]))
-    # graphs are made once
+@pytest.fixture
+def no_graphs(monkeypatch):
+    """A process that has made no graph yet."""
     monkeypatch.setattr(write, "_templates", {})
-    write.write(tmp_path, actor, contract)
-    warmup.write(tmp_path, contract, 1)
-    if change:
-        with pytest.raises(verify.ParityError, match="differ from the checkpoint's"):
-            verify.compare_with_checkpoint(tmp_path, actor, contract, None)
-    else:
-        checked = verify.compare_with_checkpoint(tmp_path, actor, contract, None)
+
+
+def written(folder, name):
+    """(folder, actor, contract) of the written model of a signal."""
+    contract = street_contract(name)
+    step = PhaseCompetition(random_network(np.random.default_rng(0)), Junction.of_contract(contract))
+    actor = Actor("phase-competition", (step,))
+    folder.mkdir()
+    write.write(folder, actor, contract)
+    return folder, actor, contract
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        *(("late at the bound", name) for name in SIGNALS),
+        *((change, "arrows on shared lanes") for change in ("red of all links", "no lane is late")),
+    ],
+)
+def test_a_model_with_another_rule_is_not_published(change, name, tmp_path, monkeypatch, no_graphs):
+    rule, *texts = CHANGES[change]
+    monkeypatch.setattr(phase_competition_graph, rule, changed(phase_competition_graph, rule, *texts[-2:]))
+    model = written(tmp_path / "wrong", name)
+    with pytest.raises(verify.ParityError, match="differ from the checkpoint's"):
+        verify.compare_with_checkpoint(*model, None)
+
+
+def test_junctions_of_any_size_have_one_graph_and_their_own_sizes(tmp_path, no_graphs):
+    for name in SIGNALS:
+        folder, actor, contract = written(tmp_path / name, name)
+        checked = verify.compare_with_checkpoint(folder, actor, contract, None)
         assert checked.observations == 256 + verify.MAX_OBSERVATIONS_AT_BOUNDS
-        assert SHAPES.keys() <= actor.steps[0].weights.keys()
+        meta_graph = read.meta_graph(folder)
+        signature = meta_graph.signature_def["serving_default"]
+        (placeholder,) = (node for node in meta_graph.graph_def.node if node.name == "observation")
+        shapes = placeholder.attr["shape"].shape, signature.inputs["observation"].tensor_shape
+        shapes += (signature.outputs["probabilities"].tensor_shape,)
+        assert [shape.dim[1].size for shape in shapes] == [actor.inputs, actor.inputs, actor.outputs]
+        # 16 is the number of a lane's features
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            run(folder, "serving_default", observation=np.zeros((2, actor.inputs + 16)))
+    assert len(write._templates) == 1

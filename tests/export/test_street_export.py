@@ -17,7 +17,7 @@ from city import config, network
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network
 from export import pretrained
-from export.actors.rule_bounds import observations_at_bounds
+from export.actors.phase_competition import observations_at_bounds
 from export.checkpoints import phase_networks
 from export.fleets import export_fleet
 from export.saved_model import read
@@ -27,7 +27,6 @@ from protos import predict_pb2 as wire
 from serving.contract import check_fleet, from_saved_model
 from serving.embedded.config import ServerConfig
 from serving.tensors import to_array, to_proto
-from signals import dialects
 from signals.policy_signals import greens_of
 from tests.conftest import GRID, SHARED
 from tests.export.compared_fleets import is_clear
@@ -90,17 +89,6 @@ def observations_of(contract, rows, seed=0):
     }
 
 
-def test_models_of_all_tls_are_read_back_as_phase_competition(folder):
-    _, contract = fleet_of(folder)
-    assert len(contract.members) >= 8
-    for member in contract.members:
-        dialects.of(member.contract).check_contract(member.contract)
-        _, actor = read.read(folder / "models" / member.tl / str(member.version))
-        (step,) = actor.steps
-        assert step.junction.sizes[:2] == (member.contract.action.size, len(member.contract.signals[0].approaches))
-        assert (step.key, actor.inputs) == ("phase_competition", member.observation_size)
-
-
 def test_served_models_and_their_fleet_choose_what_the_actors_in_numpy_choose(folder):
     version, contract = fleet_of(folder)
     x = observations_of(contract, 256)
@@ -143,13 +131,6 @@ def test_another_policy_for_one_tl_leaves_the_weights_of_the_others(folder, tmp_
     assert weights_of(models / second / "1")[0].read_bytes() != before[0]
 
 
-def test_group_of_a_fleet_has_every_tl(folder):
-    version, contract = fleet_of(folder)
-    groups = json.loads((version / "assets.extra" / "export.json").read_text())["groups"]
-    assert sorted(tl for group in groups for tl in group["tls"]) == sorted(member.tl for member in contract.members)
-    assert all(group["stacked"] for group in groups)
-
-
 def predict(server, model, x):
     """The actions of a batch of observations."""
     request = wire.PredictRequest(model_spec=wire.ModelSpec(name=model))
@@ -175,13 +156,6 @@ def test_embedded_server_answers_in_two_threads_whatever_the_batch(folder, serve
     for k, actions in enumerate(answers):
         assert len(actions) == len(requests[k % len(requests)][1])
         np.testing.assert_array_equal(actions, answers[k % len(requests)])
-
-
-def test_embedded_server_answers_values_that_are_no_readings(folder, server):
-    _, contract = fleet_of(folder)
-    for value in (np.nan, np.inf, -np.inf, -1.0):
-        actions = predict(server, "city", np.full((3, contract.observation.size), value, np.float32))
-        assert (actions >= 0).all() and (actions < [member.contract.action.size for member in contract.members]).all()
 
 
 @pytest.fixture

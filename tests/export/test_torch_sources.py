@@ -114,33 +114,29 @@ def test_continuous_policies_are_clipped_or_squashed_as_predict_does(copied, ans
     np.testing.assert_allclose(exported(copied(name), x=expected["x"]), expected["y_action"], atol=1e-5 * scale)
 
 
-CLEANRL = (
-    "agent.pt", "agent_legacy.pt", "agent.safetensors", "agent_with_metadata.safetensors",
-    "agent_training_checkpoint.pt", "agent_dataparallel_prefix.pt",
-)  # fmt: skip
-DTYPES = [
+STATE_DICTS = [
+    *(("cleanrl_state_dict", name, "y_probs") for name in (
+        "agent.pt", "agent_legacy.pt", "agent.safetensors", "agent_with_metadata.safetensors",
+        "agent_training_checkpoint.pt", "agent_dataparallel_prefix.pt",
+    )),
     *(
-        (f"actor_{dtype}{suffix}", dtype)
+        ("dtype_variants", f"actor_{dtype}{suffix}", f"y_logits_{dtype}")
         for dtype in ("f16", "f32", "f64", "bf16")
         for suffix in (".pt", ".safetensors")
     ),
-    *((f"actor_{what}.pt", "f32") for what in ("strided_shared_storage", "parameters", "big_endian")),
-    ("actor_rezipped_deflated.pt", "f32"),
-]
+    *(
+        ("dtype_variants", f"actor_{what}.pt", "y_logits_f32")
+        for what in ("strided_shared_storage", "parameters", "big_endian", "rezipped_deflated")
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CLEANRL)
-def test_cleanrl_state_dicts_act_as_torch_says(copied, answers, name):
-    expected = answers("cleanrl_state_dict")
-    outputs = outputs_of(copied(f"cleanrl_state_dict/{name}"), *TANH, x=expected["x"])
-    np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "key"), DTYPES)
-def test_every_layout_of_tensors_is_read_as_torch_reads_it(copied, answers, name, key):
-    expected = answers("dtype_variants")
-    outputs = outputs_of(copied(f"dtype_variants/{name}"), *TANH, x=expected["x"])
-    np.testing.assert_allclose(outputs["probabilities"], softmax(expected[f"y_logits_{key}"]), atol=1e-5)
+@pytest.mark.parametrize(("folder", "name", "key"), STATE_DICTS)
+def test_every_layout_of_a_state_dict_is_read_as_torch_reads_it(copied, answers, folder, name, key):
+    expected = answers(folder)
+    outputs = outputs_of(copied(f"{folder}/{name}"), *TANH, x=expected["x"])
+    probabilities = expected[key] if key == "y_probs" else softmax(expected[key])
+    np.testing.assert_allclose(outputs["probabilities"], probabilities, atol=1e-5)
 
 
 AGENT = "cleanrl_state_dict/agent.pt"
@@ -170,14 +166,6 @@ def test_policies_that_cannot_be_exported_are_refused_with_the_reason(copied, ca
     refuses(capsys, copied(name), *parts, flags=flags)
 
 
-@pytest.mark.parametrize("value", [-0.5, 1.5])
-def test_value_network_that_observed_values_outside_its_space_is_refused(changed_zip, capsys, value):
-    """Of DQN and SAC nothing but the last observation shows that VecNormalize was there."""
-    last = base64.b64encode(pickle.dumps(np.full((1, 21), value, np.float32))).decode()
-    source = changed_zip("sb3_dqn_cologne1", lambda data: data["_last_obs"].update({":serialized:": last}))
-    refuses(capsys, source, "was trained in a VecNormalize environment")
-
-
 UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
 
 
@@ -192,20 +180,57 @@ def observed_in(low, high):
     return with_space("observation_space", gymnasium.spaces.Box(np.float32(low), np.float32(high), (21,)))
 
 
+def observed(value):
+    """A change of the last observation of training."""
+    last = base64.b64encode(pickle.dumps(np.full((1, 21), value, np.float32))).decode()
+    return lambda data: data["_last_obs"].update({":serialized:": last})
+
+
+NORMALISING = "was trained in a VecNormalize environment"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "change", "message"),
     [
-        (with_space("action_space", gymnasium.spaces.Discrete(4, start=1)), "only Discrete from 0 on and a Box"),
-        (with_space("action_space", gymnasium.spaces.Box(-np.inf, np.inf, (4,))), "its action space is not bounded"),
         (
+            "sb3_ppo_continuous",
+            with_space("action_space", gymnasium.spaces.Discrete(4, start=1)),
+            "only Discrete from 0 on and a Box",
+        ),
+        (
+            "sb3_ppo_continuous",
+            with_space("action_space", gymnasium.spaces.Box(-np.inf, np.inf, (4,))),
+            "its action space is not bounded",
+        ),
+        (
+            "sb3_ppo_continuous",
             with_space("observation_space", gymnasium.spaces.Discrete(21)),
             "its observation space is Discrete; only a Box",
         ),
-        (lambda data: data.pop("action_space"), "its action_space was not saved; save it without exclude"),
+        (
+            "sb3_ppo_continuous",
+            lambda data: data.pop("action_space"),
+            "its action_space was not saved; save it without",
+        ),
+        # of DQN and SAC nothing but the last observation shows that VecNormalize was there
+        ("sb3_dqn_cologne1", observed(-0.5), NORMALISING),
+        ("sb3_dqn_cologne1", observed(1.5), NORMALISING),
+        # MlpPolicy's tensors, and code of its own that no file holds
+        (
+            "sb3_ppo_cologne1",
+            lambda data: data["policy_class"].update(__module__="__main__"),
+            "of module __main__) is not supported: only MlpPolicy",
+        ),
+        (
+            "sb3_ppo_cologne1",
+            lambda data: data.update(policy_kwargs={"features_extractor_class": "<class '__main__.Scale'>"}),
+            "its features extractor <class '__main__.Scale'> is not MlpPolicy's",
+        ),
+        ("sb3_ppo_cologne1", lambda data: data.pop("policy_kwargs"), "policy_kwargs, which contain the activations"),
     ],
 )
-def test_space_that_cannot_be_served_is_refused(changed_zip, capsys, change, message):
-    refuses(capsys, changed_zip("sb3_ppo_continuous", change), message)
+def test_zip_of_a_policy_that_cannot_be_served_is_refused(changed_zip, capsys, name, change, message):
+    refuses(capsys, changed_zip(name, change), message)
 
 
 @pytest.mark.parametrize(
@@ -268,25 +293,6 @@ def test_statistics_are_those_of_the_models_own_name(copied, checkpoints, statis
     copied("sb3_ppo_vecnormalize/vecnormalize.pkl", statistics)
     assert export(checkpoints, "--model-number", "1") == code
     assert (checkpoints.parent / "models").exists() == (code == 0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda data: data["policy_class"].update(__module__="__main__"),
-            "of module __main__) is not supported: only MlpPolicy",
-        ),
-        (
-            lambda data: data.update(policy_kwargs={"features_extractor_class": "<class '__main__.Scale'>"}),
-            "its features extractor <class '__main__.Scale'> is not MlpPolicy's",
-        ),
-        (lambda data: data.pop("policy_kwargs"), "its policy_kwargs, which contain the activations, were not saved"),
-    ],
-)
-def test_policy_that_may_compute_something_else_is_refused(changed_zip, capsys, change, message):
-    """It has MlpPolicy's tensors, and code of its own that no file holds."""
-    refuses(capsys, changed_zip("sb3_ppo_cologne1", change), message)
 
 
 def test_features_extractor_that_only_flattens_may_be_named(changed_zip):
@@ -387,15 +393,6 @@ def test_rllib_connector_that_changes_observations_is_refused(copied, capsys):
     refuses(capsys, source, "connector FrameStackingEnvToModule, which may change observations")
 
 
-def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
-    assert main(["inspect", str(torch_files / "sb3_ppo_cologne1" / "model.zip")]) == 0
-    out = capsys.readouterr().out
-    assert "mlp_extractor/policy_net/0/weight" in out and "dense 0 kernel" in out
-    assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in out
-    assert main(["inspect", str(torch_files / "hostile" / "evil_state_dict.pt")]) == 2
-    assert "names posix.system" in capsys.readouterr().err
-
-
 def assert_probabilities(checkpoints, logits, *flags):
     found = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
     np.testing.assert_allclose(found, softmax(logits), atol=1e-5)
@@ -431,15 +428,6 @@ def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
     expected = np.tanh(relu(relu(FIVE @ kernels[0]) @ kernels[1]) @ kernels[2])
     same(exported(checkpoints, x=FIVE), expected)
     assert "its hidden layers have no bias" in capsys.readouterr().out
-
-
-def test_keras_weights_without_bias_are_exported(checkpoints):
-    import keras
-
-    layers = [keras.layers.Dense(8, "relu", use_bias=False), keras.layers.Dense(2, use_bias=False)]
-    model = keras.Sequential([keras.Input((5,)), *layers])
-    model.save_weights(checkpoints / "SA101_trial_1_actor.weights.h5")
-    np.testing.assert_allclose(exported(checkpoints, x=FIVE), np.tanh(model(FIVE).numpy()), atol=1e-5)
 
 
 def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoints, capsys):
@@ -506,18 +494,47 @@ def test_networks_that_serve_training_do_not_stop_an_export(saved):
     assert export(saved({**others, **linear_layers(*ACTOR)}), *TANH) == 0
 
 
-def test_a_trunk_is_exported_if_the_user_names_every_layer(saved):
-    tensors = linear_layers(("encoder.0", 5, 5), *ACTOR)
-    logits = outputs_of_layers(tensors, "encoder.0", "actor.0", "actor.2")
-    assert_probabilities(saved(tensors), logits, *TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2")
+SB3_POLICY = ("mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net")
 
 
-def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(saved):
-    policy = "mlp_extractor.policy_net"
-    hidden = [(f"{policy}.0", 8, 5), (f"{policy}.2", 3, 8)]
-    tensors = linear_layers(("action_net", 3, 3), ("value_net", 1, 3), *hidden, ("mlp_extractor.value_net.0", 8, 5))
-    logits = outputs_of_layers(tensors, f"{policy}.0", f"{policy}.2", "action_net")
-    assert_probabilities(saved(tensors), logits, *TANH)
+def leaky_relu(slope):
+    return lambda y: np.where(y > 0, y, slope * y)
+
+
+@pytest.mark.parametrize(
+    ("layers", "calls", "hidden", "flags"),
+    [
+        (
+            [("encoder.0", 5, 5), *ACTOR],
+            ("encoder.0", "actor.0", "actor.2"),
+            np.tanh,
+            (*TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2"),
+        ),
+        (
+            [(SB3_POLICY[2], 3, 3), ("value_net", 1, 3), (SB3_POLICY[0], 8, 5), (SB3_POLICY[1], 3, 8),
+            ("mlp_extractor.value_net.0", 8, 5)],
+            SB3_POLICY,
+            np.tanh,
+            TANH,
+        ),
+        *(
+            ([(names[0], 8, 5), (names[1], 8, 8), (names[2], 3, 8)], names, np.tanh, (*TANH, *flags))
+            for names, flags in (
+                (("actor.dense_1", "actor.dense_2", "actor.dense_3"), ()),
+                (("actor.dense_1", "actor.dense_2", "actor.dense_3"), ("--layers", "actor/dense_1,actor/dense_2,actor/dense_3")),
+                (("actor.dense_4", "actor.dense_5", "actor.dense_6"), ("--layers", "actor/dense_4,actor/dense_5,actor/dense_6")),
+            )
+        ),
+        (ACTOR, ("actor.0", "actor.2"), leaky_relu(0.01), (*RELU[:3], "leaky_relu")),
+        (ACTOR, ("actor.0", "actor.2"), leaky_relu(0.2), (*RELU[:3], "leaky_relu:0.2")),
+        (ACTOR, ("actor.0", "actor.2"), leaky_relu(0.3), (*RELU[:3], "leaky_relu:0.3")),
+    ],
+    ids=["a named trunk", "stable-baselines3", "numbered from 1", "numbered from 1, named", "numbered from 4",
+    "PyTorch's leaky_relu", "a given slope", "another slope"],
+)  # fmt: skip
+def test_layers_are_called_in_the_order_of_their_names_or_of_the_flag(saved, layers, calls, hidden, flags):
+    tensors = linear_layers(*layers)
+    assert_probabilities(saved(tensors), outputs_of_layers(tensors, *calls, hidden=hidden), *flags)
 
 
 def test_cleanrl_network_of_q_values_is_not_given_probabilities(checkpoints, monkeypatch):
@@ -569,21 +586,6 @@ def test_cleanrl_actions_are_scaled_after_a_tanh(saved, scope):
     flags = ("--action", "offset", "--hidden-activation", "relu", "--layers", "fc1,fc_mean")
     y = outputs_of_layers(tensors, f"{scope}fc1", f"{scope}fc_mean", hidden=relu)
     same(exported(saved(tensors), *flags, x=FIVE), np.tanh(y) * scale + bias)
-
-
-@pytest.mark.parametrize(("numbers", "layers"), [((1, 2, 3), True), ((1, 2, 3), False), ((4, 5, 6), True)])
-def test_layers_may_be_numbered_from_any_number(saved, numbers, layers):
-    names = [f"actor.dense_{number}" for number in numbers]
-    tensors = linear_layers((names[0], 8, 5), (names[1], 8, 8), (names[2], 3, 8))
-    flags = ("--layers", ",".join(name.replace(".", "/") for name in names)) if layers else ()
-    assert_probabilities(saved(tensors), outputs_of_layers(tensors, *names), *TANH, *flags)
-
-
-@pytest.mark.parametrize(("name", "slope"), [("leaky_relu", 0.01), ("leaky_relu:0.2", 0.2), ("leaky_relu:0.3", 0.3)])
-def test_leaky_relu_has_the_slope_of_pytorch_or_the_given_one(saved, name, slope):
-    tensors = linear_layers(*ACTOR)
-    logits = outputs_of_layers(tensors, "actor.0", "actor.2", hidden=lambda y: np.where(y > 0, y, slope * y))
-    assert_probabilities(saved(tensors), logits, *RELU[:3], name)
 
 
 def test_stable_baselines3_leaky_relu_is_pytorchs(changed_zip, capsys):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from export.__main__ import main
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, outputs_of, refuses, same
+from tests.export.exporting import city_with, export, exported, manifest, outputs_of, refuses, same
 from tests.export.writers import X, dense, keras3
 
 v1 = tf.compat.v1
@@ -63,17 +63,70 @@ def test_the_exported_mean_is_the_one_that_training_samples(how, checkpoints):
     assert how not in FAR_FROM_ZERO or manifest(checkpoints)["actor"]["architecture"] == "graph"
 
 
-@pytest.mark.parametrize("loss", ["power", "square", "product", "mean"])
-def test_a_loss_of_the_mean_is_not_exported_as_the_mean(loss, checkpoints, capsys):
-    """A graph that neither samples nor compares with an action."""
-    losses = {"power": lambda m: m**2, "square": tf.square, "product": lambda m: m * m, "mean": lambda m: m}
-    with writers.session() as observation:
+def minimised_by(loss):
+    """A mean whose graph neither samples nor compares with an action."""
+
+    def build(observation):
         with v1.variable_scope("actor"):
             mean = tf.tanh(last(observation))
-        v1.train.AdamOptimizer().minimize(tf.reduce_mean(losses[loss](mean)))
+        v1.train.AdamOptimizer().minimize(tf.reduce_mean(loss(mean)))
+        return mean
+
+    return build
+
+
+def split(observation):
+    with v1.variable_scope("actor"):
+        mean, deviation = tf.split(last(observation, 4), 2, axis=1)
+        mean, deviation = tf.tanh(mean, name="mean"), tf.nn.softplus(deviation, name="deviation")
+    tf.identity(mean + deviation * tf.random.normal(tf.shape(mean)))
+    return mean
+
+
+def inside_a_critic(observation):
+    """The critic takes the observation beside the action, and the actor is trained through the critic alone."""
+    with v1.variable_scope("actor"):
+        mean = tf.tanh(last(observation))
+    with v1.variable_scope("critic"):
+        value = dense(tf.concat([observation, mean], 1), 1, "dense", None)
+    v1.train.AdamOptimizer().minimize(-tf.reduce_mean(value))
+    return mean
+
+
+def with_two_heads(observation):
+    """A deviation that depends on the state, and actor and critic on one trunk."""
+    with v1.variable_scope("actor"):
+        x = dense(observation, 8, "dense", tf.nn.relu)
+        mu, sigma = dense(x, 2, "mu", tf.tanh), dense(x, 2, "sigma", tf.nn.softplus)
+    with v1.variable_scope("critic"):
+        dense(x, 1, "dense", None)
+    tf.identity(mu + sigma * tf.random.normal(tf.shape(mu)), name="sampled")
+    return mu
+
+
+@pytest.mark.parametrize(
+    ("build", "part"),
+    [
+        (minimised_by(lambda mean: mean**2), "or actor/Tanh_2:0; choose"),
+        (minimised_by(tf.square), "or actor/Tanh_2:0; choose"),
+        (minimised_by(lambda mean: mean * mean), "or actor/Tanh_2:0; choose"),
+        (minimised_by(lambda mean: mean), "or actor/Tanh_2:0; choose"),
+        (split, "may be actor/mean:0 or actor/deviation:0"),
+        (inside_a_critic, "or actor/Tanh_2:0; choose"),
+        (with_two_heads, "may be actor/Tanh:0 or actor/Softplus:0; choose its mean"),
+    ],
+    ids=["power", "square", "product", "mean", "split", "inside a critic", "two heads"],
+)
+def test_an_unclear_mean_needs_the_output_tensor_flag_or_setting(build, part, checkpoints, tmp_path, capsys):
+    with writers.session() as observation:
+        mean = build(observation)
         expected = writers.saved(checkpoints, mean, {observation: X})
-    refuses(capsys, checkpoints, "actor's output may be", f"or {mean.name}", "--output-tensor")
+    refuses(capsys, checkpoints, "actor's output may be", part, "--output-tensor")
     same(exported(checkpoints, "--output-tensor", mean.name), expected)
+    assert not any("sigma" in entry["from"] for entry in manifest(checkpoints)["variables"])
+    # within the actor's scope
+    city = city_with(tmp_path, before=f'[training]\noutput_tensor = "{mean.op.name.removeprefix("actor/")}"')
+    same(exported(checkpoints, "--city", city, "--overwrite"), expected)
 
 
 def layer_norm(x):
@@ -117,18 +170,6 @@ def test_functions_of_mean_and_deviation_are_not_the_mean(extra, checkpoints):
     same(trained(checkpoints, build), exported(checkpoints))
 
 
-def test_a_split_last_layer_needs_the_output_tensor_flag(checkpoints, capsys):
-    def build(x):
-        mean, deviation = tf.split(last(x, 4), 2, axis=1)
-        mean, deviation = tf.tanh(mean, name="mean"), tf.nn.softplus(deviation, name="deviation")
-        tf.identity(mean + deviation * tf.random.normal(tf.shape(mean)))
-        return mean
-
-    expected = trained(checkpoints, build)
-    refuses(capsys, checkpoints, "may be actor/mean:0 or actor/deviation:0", "--output-tensor")
-    same(exported(checkpoints, "--output-tensor", "actor/mean"), expected)
-
-
 def test_a_mask_and_a_temperature_are_part_of_a_categorical_actor(checkpoints):
     mask = np.array([0, -1e9, 0, 0], np.float32)
     with writers.session() as observation:
@@ -166,14 +207,34 @@ def test_an_observation_may_have_the_name_of_a_training_switch(name, checkpoints
 
 
 class Outputs(tf.Module):
+    """`give`: the outputs, of a mean, a sampled action and a value."""
+
     def __init__(self, give):
         super().__init__()
         self.actor, self.critic, self.give = writers.sequential(keras3), writers.sequential(keras3, outputs=1), give
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32)])
-    def act(self, observation):
+    @tf.function(input_signature=[tf.TensorSpec([None, 9]), tf.TensorSpec([], tf.bool)])
+    def act(self, observation, training):
         mean = self.actor(observation)
         return self.give(mean, mean + tf.random.normal(tf.shape(mean)), self.critic(observation))
+
+    def save(self, folder, signature="serving_default"):
+        tf.saved_model.save(self, str(folder / "SA101_trial_1"), signatures={signature: self.act})
+        return self
+
+
+def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
+    """What trainers export: mean, value, a sampled action and its log-probability."""
+    give = lambda mean, sample, value: {"action": sample, "mean": mean, "value": value, "log_prob": sample[:, :1]}  # noqa: E731
+    expected = writers.actions(Outputs(give).save(checkpoints, "act").actor)
+    same(exported(checkpoints), expected)
+    assert len(manifest(checkpoints)["variables"]) == 6
+    capsys.readouterr()
+    named = ("--overwrite", "--output-tensor")
+    refuses(capsys, checkpoints, "is random", "--output-tensor", flags=(*named, "action"))
+    there = "has no output nothing; there are action, log_prob, mean, value"
+    refuses(capsys, checkpoints, there, flags=(*named, "nothing"))
+    same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), expected)
 
 
 @pytest.mark.parametrize(
@@ -186,27 +247,13 @@ class Outputs(tf.Module):
     ],
 )
 def test_an_output_is_never_chosen_by_elimination(give, checkpoints, capsys):
-    module = Outputs(give)
-    tf.saved_model.save(module, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": module.act})
+    Outputs(give).save(checkpoints)
     refuses(capsys, checkpoints, "--output-tensor")
 
 
 def test_several_parts_of_a_last_layer_need_the_output_tensor_flag(checkpoints, capsys):
     trained(checkpoints, lambda x: tf.concat([(m := last(x))[:, 1:], m[:, :1]], 1))
     refuses(capsys, checkpoints, "--output-tensor")
-
-
-def test_an_actor_inside_a_critic_needs_the_output_tensor_flag(checkpoints, capsys):
-    """The critic takes the observation beside the action, and the actor is trained through the critic alone."""
-    with writers.session() as observation:
-        with v1.variable_scope("actor"):
-            mean = tf.tanh(last(observation))
-        with v1.variable_scope("critic"):
-            value = dense(tf.concat([observation, mean], 1), 1, "dense", None)
-        v1.train.AdamOptimizer().minimize(-tf.reduce_mean(value))
-        expected = writers.saved(checkpoints, mean, {observation: X})
-    refuses(capsys, checkpoints, f"or {mean.name}", "--output-tensor")
-    same(exported(checkpoints, "--output-tensor", mean.name), expected)
 
 
 def switched(folder, name, at_inference):
@@ -291,25 +338,35 @@ def test_variables_that_may_belong_to_the_actor_are_named(checkpoints, capsys, s
     refuses(capsys, checkpoints, part)
 
 
-def test_value_network_inside_the_scope_does_not_stop_an_export(checkpoints):
-    """As stable-baselines 2 names them; vf_fc1 would fit between the actor's layers."""
-    policy = {"model/pi_fc0": (9, 16), "model/pi_fc1": (16, 16), "model/pi": (16, 2)}
-    archive(checkpoints, {**policy, "model/vf_fc0": (9, 16), "model/vf_fc1": (16, 16), "model/vf": (16, 1)})
-    assert export(checkpoints, "--layers", "pi_fc0,pi_fc1,pi") == 0
+def two_agents(own, other):
+    layers = {f"{own}/actor/dense": (9, 16), f"{own}/actor/dense_1": (16, 2), f"{own}/critic/dense": (9, 9)}
+    return layers | {f"{other}/actor/dense": (9, 9), f"{other}/actor/dense_1": (9, 2)}
+
+
+# as stable-baselines 2 names them; vf_fc1 would fit between the actor's layers
+SB2 = {"model/pi_fc0": (9, 16), "model/pi_fc1": (16, 16), "model/pi": (16, 2)}
+SB2 |= {"model/vf_fc0": (9, 16), "model/vf_fc1": (16, 16), "model/vf": (16, 1)}
+TRUNK = {"encoder/dense": (9, 9), "actor/dense": (9, 16), "actor/dense_1": (16, 2)}
+OF_ANOTHER = np.zeros(9, np.float32)
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "flags"),
+    ("sizes", "others", "flags"),
     [
-        ("SA101", "SA102", ()),
+        (SB2, {}, ("--layers", "pi_fc0,pi_fc1,pi")),
+        (TRUNK, {}, ("--scope", ".", "--layers", "encoder/dense,actor/dense,actor/dense_1")),
+        (two_agents("SA101", "SA102"), {"SA102/obs_mean": OF_ANOTHER}, ()),
         # the signals of real networks have numbers for names
-        ("1863241632", "2330725114", ("--scope", "1863241632/actor")),
+        (
+            two_agents("1863241632", "2330725114"),
+            {"2330725114/obs_mean": OF_ANOTHER},
+            ("--scope", "1863241632/actor"),
+        ),
     ],
+    ids=["value network in the scope", "scopes with numbers of their own", "another agent", "agents with numbers"],
 )
-def test_variables_of_other_agents_do_not_stop_an_export(checkpoints, own, other, flags):
-    layers = {f"{own}/actor/dense": (9, 16), f"{own}/actor/dense_1": (16, 2), f"{own}/critic/dense": (9, 9)}
-    others = {f"{other}/actor/dense": (9, 9), f"{other}/actor/dense_1": (9, 2)}
-    archive(checkpoints, {**layers, **others}, **{f"{other}/obs_mean": np.zeros(9, np.float32)})
+def test_variables_of_others_do_not_stop_an_export(checkpoints, sizes, others, flags):
+    archive(checkpoints, sizes, **others)
     assert export(checkpoints, *flags) == 0
 
 
@@ -354,11 +411,6 @@ def test_weights_of_a_subclassed_model_are_read(checkpoints):
     writers.randomise(model)
     model.save_weights(str(checkpoints / "SA101_trial_1.weights.h5"))
     same(exported(checkpoints), np.asarray(model(X)))
-
-
-def test_every_scope_numbers_its_own_layers(checkpoints):
-    archive(checkpoints, {"encoder/dense": (9, 9), "actor/dense": (9, 16), "actor/dense_1": (16, 2)})
-    assert export(checkpoints, "--scope", ".", "--layers", "encoder/dense,actor/dense,actor/dense_1") == 0
 
 
 @pytest.mark.parametrize("keras", [writers.keras2, keras3], ids=["keras 2", "keras 3"])

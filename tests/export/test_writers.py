@@ -1,18 +1,20 @@
 """Every kind of training output, written by its real writer, exported and compared with the trainer's own model."""
 
-import os
+import hashlib
+import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import ROOT
+from export.__main__ import main
+from export.checkpoints import keras_h5
+from export.saved_model import verify
+from protos import policy_pb2 as pb
+from tests.conftest import GRID
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refuses, run, same, version
+from tests.export.exporting import bytes_without_time, export, exported, manifest, refuses, run, same, version
 from tests.export.writers import WHOLE, X, actions, keras2, keras3
 
 v1 = tf.compat.v1
@@ -108,62 +110,108 @@ def test_modules_with_a_function_or_lists_of_variables_are_exported(write, check
     same(exported(checkpoints), agent(X).numpy())
 
 
-class Heads(tf.Module):
-    """What trainers export: mean, value, a sampled action and its log-probability."""
+FOLDERS = {
+    "tf1_multi_agent_saver": [(f"SA10{k}", f"Actor_{k}", 7, f"x{k}", f"y{k}") for k in range(3)],
+    "tf2_checkpoint_manager": [("SA101", None, 5, "x", "y")],
+    "keras_h5_weights": [("SA101", None, 3, "SA_101_x", "SA_101_y"), ("SA104", None, 3, "SA_104_x", "SA_104_y")],
+}
+CASES = [(folder, *case) for folder, cases in FOLDERS.items() for case in cases]
 
-    def __init__(self):
-        super().__init__()
-        self.actor = writers.sequential(keras3)
-        self.critic = writers.sequential(keras3, head="linear", outputs=1)
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None, 9], tf.float32, "observation"), tf.TensorSpec([], tf.bool, "training")]
+@pytest.mark.parametrize(("folder", "tl", "scope", "number", "x", "y"), CASES)
+def test_exported_models_reproduce_the_trainers_outputs(shared, tmp_path, folder, tl, scope, number, x, y, capsys):
+    source = shared / "checkpoints" / folder
+    flags = ["--scope", scope] if scope else []
+    assert main(["--model-path", str(source), "--tl", tl, "--models-dir", str(tmp_path), *flags]) == 0
+    expected = np.load(source / "expected.npz")
+    version = tmp_path / tl / str(number)
+    action = run(version, "serving_default", observation=expected[x])["action"]
+    assert action.dtype == np.float32
+    assert np.abs(action - expected[y]).max() <= 1e-5
+    output = capsys.readouterr().out
+    assert "largest difference" in output and str(version) in output
+    contract = run(version, "policy", rows=np.arange(2, dtype=np.int32))["policy"]
+    assert {pb.PolicyContract.FromString(text).tl for text in contract} == {tl} and len(contract) == 2
+    assert json.loads((version / "assets.extra" / "policy.json").read_text())["tl"] == tl
+
+
+def test_the_checkpoint_state_file_determines_the_newest(shared, tmp_path):
+    source = tmp_path / "checkpoints"
+    shutil.copytree(shared / "checkpoints" / "tf2_checkpoint_manager", source)
+    (source / "checkpoint").write_text('model_checkpoint_path: "SA101-3"\n')
+    assert export(source) == 0
+    assert version(source).name == "3"
+
+
+def test_only_inference_remains_in_the_graph(grid_models):
+    for tl in ("SA101", "SA103"):
+        ops = verify.count_operations(grid_models / tl / "1")
+        assert ops["MatMul"] == ops["BiasAdd"] == 3 and ops["Relu"] == 2 and ops.keys() <= verify.INFERENCE
+        names = [name for name, _ in tf.train.list_variables(str(grid_models / tl / "1" / "variables" / "variables"))]
+        assert len(names) == 6 and all(name.startswith("actor/") for name in names)
+
+
+def test_a_graph_with_a_random_operation_is_refused(tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 2])
+        y = x + tf.random.normal([2])
+        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "m"), {"x": x}, {"y": y})
+    with pytest.raises(verify.NotInferenceOnly, match="RandomStandardNormal"):
+        verify.count_operations(tmp_path / "m")
+
+
+def test_the_manifest_records_the_source_of_every_variable(grid_models):
+    output = json.loads((grid_models / "SA101" / "1" / "assets.extra" / "export.json").read_text())
+    assert output["variables"][1]["from"] == "actor/dense/kernel" and output["variables"][1]["shape"] == [21, 64]
+    assert output["left_unread"]["counter"] == ["global_step"] and "critic/* (6)" in output["left_unread"]["critic"]
+    for name, digest in {entry["name"]: entry["sha256"] for entry in output["source"]["files"]}.items():
+        assert hashlib.sha256((GRID / "checkpoints" / name).read_bytes()).hexdigest() == digest
+    assert output["parity"]["observations"] == 256 and output["parity"]["largest_absolute_difference"] <= 1e-5
+
+
+def test_the_same_input_gives_the_same_bytes(grid_models, tmp_path, monkeypatch):
+    assert main(["--city", str(GRID / "city.toml"), "--tl", "SA108,SA101", "--models-dir", str(tmp_path)]) == 0
+    for tl in ("SA101", "SA108"):
+        for name in ("variables/variables.index", "variables/variables.data-00000-of-00001"):
+            assert (tmp_path / tl / "1" / name).read_bytes() == (grid_models / tl / "1" / name).read_bytes()
+        assert bytes_without_time(tmp_path / tl / "1") == bytes_without_time(grid_models / tl / "1")
+
+
+def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
+    assert main(["describe", str(grid_models / "SA108" / "1")]) == 0
+    output = capsys.readouterr().out
+    for part in (
+        "SA108 1",
+        "sappo vd",
+        "kc, 2 values",
+        "signal     C1",
+        "density",
+        "observation float [-1, 34]",
+        "decides every 8 s",
+        "parity",
+    ):
+        assert part in output, output
+
+
+def test_describe_has_the_longest_reds_of_the_city(grid_models, tmp_path, capsys):
+    city = tmp_path / "city.toml"
+    bounds = (
+        '[tl.SA108]\nsignals = ["C1", "C2"]\ndialect = "sappo"\nmax_red_s = { left = 90, "protected left" = 150 }\n'
     )
-    def act(self, observation, training):
-        mean = self.actor(observation)
-        noise = tf.random.normal(tf.shape(mean))
-        return {
-            "action": mean + noise,
-            "mean": mean,
-            "value": self.critic(observation),
-            "log_prob": -tf.reduce_sum(noise**2, axis=1, keepdims=True),
-        }
+    city.write_text(f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n{bounds}')
+    assert main(["describe", str(grid_models / "SA108" / "1"), "--city", str(city)]) == 0
+    assert capsys.readouterr().out.count("    max red  left 90 s, protected left 150 s\n") == 2
 
 
-def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
-    agent = Heads()
-    tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"), signatures={"act": agent.act})
-    same(exported(checkpoints), actions(agent.actor))
-    assert len(manifest(checkpoints)["variables"]) == 6
-    capsys.readouterr()
-    named = ("--overwrite", "--output-tensor")
-    refuses(capsys, checkpoints, "is random", "--output-tensor", flags=(*named, "action"))
-    there = "has no output nothing; there are action, log_prob, mean, value"
-    refuses(capsys, checkpoints, there, flags=(*named, "nothing"))
-    same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), actions(agent.actor))
+def test_describe_refuses_a_folder_without_a_model(tmp_path, capsys):
+    assert main(["describe", str(tmp_path)]) == 2
+    assert "has no saved_model.pb; pass the folder of a version" in capsys.readouterr().err
 
 
-# tf.distribute
-
-
-@pytest.fixture(scope="module")
-def distributed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("distributed")
-    command = [sys.executable, str(Path(__file__).with_name("write_distributed.py")), str(folder)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["checkpoint", "weights_tf", "weights_h5", "saved_model", "whole", "tf1"])
-def test_models_trained_on_two_replicas_are_exported(what, distributed, tmp_path):
-    shutil.copytree(distributed / what, tmp_path / "checkpoints")
-    # the input of its graph is an iterator
-    assert export(tmp_path / "checkpoints", *(("--actor", "mlp") if what == "tf1" else ()), tl="all") == 0
-    expected = np.load(distributed / "expected.npz")
-    exported_tls = [path.name for path in (tmp_path / "models").iterdir()]
-    assert exported_tls
-    for tl in exported_tls:
-        same(run(version(tmp_path / "checkpoints", tl), "serving_default", observation=X)["action"], expected[tl])
+def test_ten_layers_are_read_in_numerical_order(tmp_path):
+    sizes = [5, *range(16, 4, -1)]
+    model = tf.keras.Sequential([tf.keras.Input((5,)), *(tf.keras.layers.Dense(n) for n in sizes[1:])])
+    path = tmp_path / "SA101_trial_1.weights.h5"
+    model.save_weights(path)
+    layers = keras_h5.SOURCE.layers(path, keras_h5.SOURCE.open(path), "")
+    assert [layer.kernel.shape[0] for layer in layers.dense] == sizes[:-1]

@@ -23,14 +23,14 @@ def recorded(tl):
 
 
 def test_warm_up_records_are_those_of_tensorflow_serving(tmp_path):
-    from export.saved_model import warmup
+    from export.saved_model import write
 
     assert main([str(path("sample-city")), "--warmup", str(tmp_path)]) == 0
     assert len(list(tmp_path.iterdir())) == 8
     for tl in ("SA101", "SA107"):
         (tmp_path / tl / "assets.extra").mkdir()
-        (tmp_path / tl / "tf_serving_warmup_requests").rename(tmp_path / tl / warmup.FILE_NAME)
-        records = warmup.read(tmp_path / tl)  # TensorFlow's reader verifies the checksums
+        (tmp_path / tl / "tf_serving_warmup_requests").rename(tmp_path / tl / write.WARMUP_FILE)
+        records = write.read_warmup(tmp_path / tl)  # TensorFlow's reader verifies the checksums
         assert {signature for signature, _ in records} == {"serving_default"}
         assert np.array_equal(np.concatenate([inputs["observation"] for _, inputs in records]), recorded(tl))
 

@@ -15,10 +15,10 @@ from export.actors.phase_competition import (
     greens_allowed,
     inputs,
     log_softmax,
+    observations_at_bounds,
     scores,
     service_of,
 )
-from export.actors.rule_bounds import observations_at_bounds
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from tests.conftest import GRID
