@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
-from city import pem, program, whole_files
+from city import model_folders, pem, program, whole_files
 from city.arguments import Parser, bounded, check_server
 from city.config import District
 from city.errors import InputError
@@ -148,7 +148,8 @@ def _available_versions(models_dir: Path) -> dict[str, list[int]]:
     """Model -> versions in its folder, ascending. Raises InputError if there is none."""
     if not models_dir.is_dir():
         raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
-    available = {name: list(versions) for name, versions in version_files.scan(models_dir).items()}
+    found = {folder.name: list(version_files.versions(folder)) for folder in model_folders.subfolders(models_dir)}
+    available = {name: versions for name, versions in found.items() if versions}
     if not available:
         raise InputError(f"{models_dir}: no models in this folder; export some first (greenserve export --tl all)")
     return available

@@ -13,8 +13,7 @@ from city.errors import InputError
 from protos import model_server_config_pb2 as wire
 from serving.client import Client, tls_files
 from serving.client.tls_files import ChangingTls, TlsFiles
-from serving.embedded.certificate_file import CertificateFile
-from serving.embedded.config import ServerConfig, ssl_from_file
+from serving.embedded.config import CertificateFile, ServerConfig, ssl_from_file
 from serving.errors import Unavailable
 from tests.serving import certificates
 from tests.serving.certificates import pair

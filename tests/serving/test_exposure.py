@@ -6,8 +6,7 @@ import pytest
 
 from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
-from serving.embedded import exposure
-from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.config import RestConfig, ServerConfig, exposure_warnings
 from serving.embedded.flags import parse
 from serving.embedded.models.model_config import ModelConfig
 from tests.serving.conftest import running
@@ -15,7 +14,7 @@ from tests.serving.saved_models import write_garbage
 
 
 def lines(rest_port=0, root=None, **settings):
-    return list(exposure.warnings(ServerConfig(**settings), root, rest_port))
+    return list(exposure_warnings(ServerConfig(**settings), root, rest_port))
 
 
 MTLS, TLS = SSLConfig(client_verify=True), SSLConfig()

@@ -15,7 +15,7 @@ import pytest
 
 from serving.client import Client
 from serving.embedded.config import RestConfig, ServerConfig
-from serving.embedded.rest import json_document, json_request, request_body
+from serving.embedded.rest import json_request, request_body
 from serving.embedded.rest import server as rest_server
 from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.status import StatusError
@@ -33,7 +33,7 @@ class BlockedParser(Gate):
     """Holds up the parser, and counts the requests that stop because their client has gone."""
 
     def __init__(self, monkeypatch):
-        super().__init__(monkeypatch, rest_server.json_document, "parse")
+        super().__init__(monkeypatch, rest_server.json_request, "parse")
         self.stopped = 0
 
     def __call__(self, text, check):
@@ -112,7 +112,7 @@ def test_parsed_body_of_an_invalid_request_is_freed_with_its_answer(server, monk
         documents.append(weakref.ref(document))
         return document
 
-    monkeypatch.setattr(rest_server.json_document, "parse", parse)
+    monkeypatch.setattr(rest_server.json_request, "parse", parse)
     gc.disable()
     try:
         assert call(server.rest_port, "POST", PREDICT, {})[0] == 400
@@ -149,12 +149,12 @@ def test_gzip_that_is_not_one_whole_member_is_refused(data):
 def test_long_text_is_parsed_in_blocks_as_one_piece():
     numbers, checks = list(range(100_000)), []
     text = json.dumps({"instances": numbers}).encode()
-    assert json_document.parse(text, lambda: checks.append(1)) == {"instances": numbers}
+    assert json_request.parse(text, lambda: checks.append(1)) == {"instances": numbers}
     assert len(checks) == len(text) // request_body.BLOCK_BYTES + 2
-    assert json_document.parse(text + b" x") == {"instances": numbers}, "the text after it is ignored"
+    assert json_request.parse(text + b" x") == {"instances": numbers}, "the text after it is ignored"
     for broken in (text[:-2], text.replace(b"5", b"\xff", 1)):
         with pytest.raises(StatusError, match="the body is not JSON"):
-            json_document.parse(broken)
+            json_request.parse(broken)
 
 
 @pytest.mark.parametrize("dtype", [1, 3, 9])

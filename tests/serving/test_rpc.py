@@ -30,7 +30,7 @@ from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.predict import run_request
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.events import event, log
+from serving.embedded.telemetry import event, log
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, Overloaded
 from tests.end_to_end.programs import program
 from tests.serving.conftest import connected, requests, running

@@ -1,5 +1,5 @@
-"""Convert the REST API's Predict requests to arrays; formats and statuses are those of tensorflow/serving's
-json_tensor.cc."""
+"""Parse the REST API's Predict requests and convert them to arrays, with the formats and statuses of
+tensorflow/serving's json_tensor.cc."""
 
 import base64
 import binascii
@@ -9,9 +9,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import rapidjson
 from grpc import StatusCode
 from numpy.typing import NDArray
 
+from serving.embedded.rest.request_body import BLOCK_BYTES
 from serving.embedded.status import StatusError
 from serving.tensors import DT_BOOL, DT_STRING, NUMPY_DTYPES, type_name
 
@@ -31,6 +33,54 @@ MAX_DEPTH = 64
 MAX_SHOWN_CHARS = 40
 Check = Callable[[], None]
 """Called between steps of a long conversion; may raise StatusError to stop."""
+_TEXT_AFTER = re.compile(r"Parse error at offset (\d+): .*must not be followed.*", re.DOTALL)
+
+
+class _Decoder(rapidjson.Decoder):
+    def start_object(self) -> list[tuple[str, Any]]:
+        return []
+
+    def end_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return dict(reversed(pairs))  # the first value of a repeated key counts, as in TensorFlow Serving
+
+
+_decode = _Decoder(number_mode=rapidjson.NM_NATIVE | rapidjson.NM_NAN)
+
+
+class _Blocks:
+    """A text in blocks, as a file. Between two blocks Python runs other threads, and `check` may raise StatusError."""
+
+    def __init__(self, text: bytes, check: Check) -> None:
+        self._text = text
+        self._check = check
+        self._offset = 0
+
+    def read(self, size: int) -> bytes:
+        self._check()
+        begin = self._offset
+        self._offset += size
+        return self._text[begin : self._offset]
+
+
+def parse(text: bytes, check: Check = lambda: None) -> Any:
+    """Parse the JSON value at the start of a text, as TensorFlow Serving does: RapidJSON allows NaN and Infinity.
+
+    The text after the value is ignored.
+
+    Args:
+        text: UTF-8.
+        check: called between blocks of a long text; may raise StatusError to stop.
+
+    Raises:
+        StatusError: the text is not JSON.
+    """
+    blocks: Any = _Blocks(text.removeprefix(b"\xef\xbb\xbf"), check)  # read() is all that the parser calls
+    try:
+        return _decode(blocks, chunk_size=BLOCK_BYTES)
+    except (UnicodeDecodeError, rapidjson.JSONDecodeError, RecursionError) as error:
+        if match := _TEXT_AFTER.fullmatch(str(error)):
+            return parse(text[: int(match[1])], check)
+        raise StatusError(StatusCode.INVALID_ARGUMENT, f"the body is not JSON: {error}") from None
 
 
 def signature_name(document: Any) -> str:

@@ -14,7 +14,7 @@ from protos import model_server_config_pb2 as pb
 from serving.embedded.models import model_config
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.telemetry import ServerMetrics
 
 
 def handle_reload_config_request(

@@ -14,7 +14,7 @@ from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.servable import Servable, Signature
 from serving.embedded.status import TOO_LARGE, StatusError
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.telemetry import ServerMetrics
 from serving.tensors import TensorError, to_array, type_name, typed_proto
 
 
