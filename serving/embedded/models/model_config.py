@@ -12,13 +12,12 @@ from typing import TypeVar
 from google.protobuf import text_format
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from grpc import StatusCode
 
 from city import model_folders
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded.models.version_policy import NEWEST, VersionPolicy
-from serving.embedded.status import StatusError
+from serving.embedded.status import StatusError, refuse
 
 _Message = TypeVar("_Message", bound=Message)
 NO_REQUEST_LOG = (
@@ -78,31 +77,29 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
     configs: dict[str, ModelConfig] = {}
     for entry in models.config:
         own = f"model {entry.name}: "
-        checks = (
-            (entry.name, "a model in model_config_list has no name; add name"),
-            (entry.name not in configs, f"Illegal to list model {entry.name} multiple times in config list"),
+        policy = entry.model_version_policy
+        refuse(
+            (not entry.name, "a model in model_config_list has no name; add name"),
+            (entry.name in configs, f"Illegal to list model {entry.name} multiple times in config list"),
             (
-                (entry.model_type, entry.model_platform) in _PLATFORMS,
+                (entry.model_type, entry.model_platform) not in _PLATFORMS,
                 f"{own}model_platform {entry.model_platform!r} must be 'tensorflow', without model_type",
             ),
             (
-                "://" not in entry.base_path,
+                "://" in entry.base_path,
                 f"{own}{entry.base_path}: this server reads local folders only; copy the model to one",
             ),
             (
-                Path(entry.base_path).is_absolute(),
+                not Path(entry.base_path).is_absolute(),
                 f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}",
             ),
             # the one field of tensorflow.serving.ModelConfig that our message lacks
-            (not len(UnknownFieldSet(entry)), f"{own}{NO_REQUEST_LOG}"),
+            (len(UnknownFieldSet(entry)), f"{own}{NO_REQUEST_LOG}"),
             (
-                entry.model_version_policy.WhichOneof("policy_choice") != "specific"
-                or entry.model_version_policy.specific.versions,
+                policy.HasField("specific") and not policy.specific.versions,
                 f"the specific version policy of model {entry.name} has no versions; add them",
             ),
         )
-        if wrong := [text for is_valid, text in checks if not is_valid]:
-            raise StatusError(StatusCode.INVALID_ARGUMENT, wrong[0])
         configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
     return configs
 

@@ -14,7 +14,7 @@ from grpc import StatusCode
 from numpy.typing import NDArray
 
 from serving.embedded.rest.request_body import BLOCK_BYTES
-from serving.embedded.status import StatusError
+from serving.embedded.status import StatusError, refuse
 from serving.tensors import DT_BOOL, DT_STRING, NUMPY_DTYPES, type_name
 
 _INVALID = StatusCode.INVALID_ARGUMENT
@@ -85,11 +85,9 @@ def parse(text: bytes, check: Check = lambda: None) -> Any:
 
 def signature_name(document: Any) -> str:
     """The signature's name in a request; empty for the default. Raises StatusError."""
-    if not isinstance(document, dict):
-        raise StatusError(_INVALID, "the body must be an object")
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
-        raise StatusError(_INVALID, "'signature_name' must be a string")
+    refuse((not isinstance(document, dict), "the body must be an object"))
+    name: str = document.get("signature_name", "")
+    refuse((not isinstance(name, str), "'signature_name' must be a string"))
     return name
 
 
@@ -100,22 +98,20 @@ def input_arrays(
 
     `inputs`: input key -> dtype.
     """
-    if ("instances" in document) == ("inputs" in document):
-        raise StatusError(_INVALID, "the body must have either 'instances', a list of rows, or 'inputs'")
+    is_unclear = ("instances" in document) == ("inputs" in document)
+    refuse((is_unclear, "the body must have either 'instances', a list of rows, or 'inputs'"))
     if "instances" in document:
         columns, layout = _columns(document["instances"], inputs), ROW
     else:
         value, layout = document["inputs"], COLUMNAR
         columns = value if _has_keys(value) else {_only_key(inputs): value}
-        if missing := [key for key in inputs if key not in columns]:
-            raise StatusError(_INVALID, f"'inputs' lacks {missing[0]!r}")
+        refuse(*((key not in columns, f"'inputs' lacks {key!r}") for key in inputs))
     return {key: _tensor(columns[key], key, dtype, check) for key, dtype in inputs.items()}, layout
 
 
 def _columns(rows: Any, inputs: Mapping[str, int]) -> dict[str, list[Any]]:
     """Input key -> its values in all rows. Raises StatusError."""
-    if not isinstance(rows, list) or not rows:
-        raise StatusError(_INVALID, "'instances' must be a list of at least one row")
+    refuse((not isinstance(rows, list) or not rows, "'instances' must be a list of at least one row"))
     if not any(map(_has_keys, rows)):
         return {_only_key(inputs): rows}
     names = ", ".join(inputs)
@@ -127,8 +123,7 @@ def _columns(rows: Any, inputs: Mapping[str, int]) -> dict[str, list[Any]]:
 
 def _only_key(inputs: Mapping[str, int]) -> str:
     """The key of a signature's only input. Raises StatusError if it has several."""
-    if len(inputs) > 1:
-        raise StatusError(_INVALID, f"the signature has several inputs; send objects with the keys {', '.join(inputs)}")
+    refuse((len(inputs) > 1, f"the signature has several inputs; send objects with the keys {', '.join(inputs)}"))
     return next(iter(inputs))
 
 
@@ -171,10 +166,11 @@ def _flatten(value: Any, key: str, check: Check) -> tuple[list[int], list[Any]]:
     values = [value]
     while list in (types := set(map(type, values))):
         check()
-        if types != {list} or len(set(map(len, values))) != 1:
-            raise StatusError(_INVALID, f"input {key}: its lists differ in length at depth {len(shape)}")
-        if len(shape) == MAX_DEPTH:
-            raise StatusError(_INVALID, f"input {key}: lists are nested more than {MAX_DEPTH} deep")
+        differ = types != {list} or len(set(map(len, values))) != 1
+        refuse(
+            (differ, f"input {key}: its lists differ in length at depth {len(shape)}"),
+            (len(shape) == MAX_DEPTH, f"input {key}: lists are nested more than {MAX_DEPTH} deep"),
+        )
         shape.append(len(values[0]))
         values = list(chain.from_iterable(values))
     check()

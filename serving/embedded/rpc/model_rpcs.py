@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from protos import predict_pb2 as wire
 from serving.embedded.models.manager import ModelManager
-from serving.embedded.status import StatusError
+from serving.embedded.status import StatusError, refuse
 
 _FIELD = "signature_def"
 _TYPE_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
@@ -25,15 +25,11 @@ model spec, which metrics need."""
 
 def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequest) -> wire.GetModelMetadataResponse:
     """Return the signatures of a model. Raises StatusError."""
-    if not request.HasField("model_spec"):
-        raise StatusError(StatusCode.INVALID_ARGUMENT, "Missing ModelSpec")
-    if not request.metadata_field:
-        raise StatusError(
-            StatusCode.INVALID_ARGUMENT, "GetModelMetadataRequest must specify at least one metadata_field"
-        )
-    for name in request.metadata_field:
-        if name != _FIELD:
-            raise StatusError(StatusCode.INVALID_ARGUMENT, f"Metadata field {name} is not supported")
+    refuse(
+        (not request.HasField("model_spec"), "Missing ModelSpec"),
+        (not request.metadata_field, "GetModelMetadataRequest must specify at least one metadata_field"),
+        *((name != _FIELD, f"Metadata field {name} is not supported") for name in request.metadata_field),
+    )
     version, servable = manager.find(request.model_spec)
     response = wire.GetModelMetadataResponse()
     response.model_spec.name = request.model_spec.name
@@ -45,8 +41,7 @@ def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequ
 
 def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> wire.GetModelStatusResponse:
     """Return the states of a model's versions, newest first. Raises StatusError."""
-    if not request.HasField("model_spec"):
-        raise StatusError(StatusCode.INVALID_ARGUMENT, "Missing ModelSpec")
+    refuse((not request.HasField("model_spec"), "Missing ModelSpec"))
     return wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec))
 
 
