@@ -165,6 +165,7 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
         (("--net", NET, "--route", NET), "is not a route file: its root is <net>"),
         (("--net", NET, "--dialect", "sumo_rl"), "invalid choice: 'sumo_rl'"),
         (("--net", NET, "--begin-time", -5), "--begin-time must be at least 0"),
+        (("--net", NET, "--begin-time", 60), "--begin-time and --num-seconds are for the .sumocfg"),
         (("--net", NET, "--num-seconds", 60), "--begin-time and --num-seconds are for the .sumocfg"),
         (("--sumocfg", "none.sumocfg"), "none.sumocfg: no such file; pass another --sumocfg"),
         (("--sumocfg", GRID / "grid.sumocfg", "--route", ROUTES), "--sumocfg names its own demand"),

@@ -258,8 +258,9 @@ def test_network_is_compressed_by_content_and_not_by_name(tmp_path):
 
 def test_sumocfg_with_times_of_day_begins_and_ends_there(tmp_path):
     options = '<begin value="7:30:00"/><end value="08:15:00"/><mesosim value="false"/>'
-    street = network.of_sumocfg(sumocfg(tmp_path, options))
-    assert (street.begin_s, street.end_s) == (27000, 29700)
+    path = sumocfg(tmp_path, options)
+    street = network.of_sumocfg(path)
+    assert (street.begin_s, street.end_s, network.of_sumocfg(path, 0.0).begin_s) == (27000, 29700, 0)
 
 
 def test_slowest_lane_of_a_link_counts_for_its_red_clearance(tmp_path):
