@@ -162,6 +162,10 @@ def test_label_selects_a_version_and_moves_only_to_one_that_is_loaded_before(mod
             canary = 3 if "canary" in fields or (refused and stable == 4) else grpc.StatusCode.INVALID_ARGUMENT
             assert api.version("a", label="canary") == canary
         assert api.version("a", version=3) == grpc.StatusCode.NOT_FOUND
+    for is_allowed in (True, False):
+        loading = LoadOptions(allow_labels_for_unavailable=is_allowed)
+        with served(models, ("a", "first", versions(3)), loading=loading) as api:
+            assert (api.reload(("a", "first", versions(3, stable=9))) is None) == is_allowed
 
 
 @pytest.mark.parametrize("entries", [[("first", "first", "")], []], ids=["models", "models_dir"])

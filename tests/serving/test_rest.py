@@ -114,6 +114,11 @@ def test_nan_and_infinity_survive_the_round_trip(call):
         ({"signature_name": "float32", "instances": ["x" * 9999]}, 400, "xxx... is not of type float"),
         ({"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "differ in length at depth 1"),
         ({"signature_name": "float32", "instances": [[1, [2]]]}, 400, "differ in length at depth 2"),
+        (
+            b'{"signature_name": "float32", "instances": ' + b"[" * 65 + b"1" + b"]" * 65 + b"}",
+            400,
+            "more than 64 deep",
+        ),
         ({"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "'?' is not base64"),
         ({"signature_name": "string", "instances": [{"b64": "YWJj===="}]}, 400, "is not base64"),
         ({"signature_name": "string", "inputs": [{"b64": 1}]}, 400, "object with the one key b64"),

@@ -61,7 +61,7 @@ def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypa
 
 
 def test_a_burst_of_calls_beyond_the_queue_is_refused_and_not_cancelled(grid_models):
-    count = 2000
+    count = 5000
     with (
         program("serving", "--models_dir", str(grid_models), "--port=0", "--max_queued_calls=10") as process,
         grpc.insecure_channel(process.stdout.readline().removeprefix("ready at ").strip()) as opened,
