@@ -41,10 +41,17 @@ def certified():
     return authority[1], ssl, Tls(authority[1], client_certificate, client_key)
 
 
-def test_the_server_listens_on_a_unix_socket_beside_the_port(grid_models, tmp_path):
-    with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s")) as server:
-        assert answers(f"unix:{tmp_path / 's'}") and answers(f"127.0.0.1:{server.port}")
-    assert not (tmp_path / "s").exists()
+def test_the_server_listens_on_a_unix_socket_that_no_other_one_takes_over(grid_models, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    assert path.is_socket(), "left by a server that was killed"
+    with running(ServerConfig(grid_models, port=0, socket_path=path)) as server:
+        assert answers(f"unix:{path}") and answers(f"127.0.0.1:{server.port}")
+        with pytest.raises(InputError, match="it is in use; choose another --grpc_socket_path"):
+            Server(ServerConfig(grid_models, port=0, socket_path=path)).start()
+        assert answers(f"unix:{path}")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -66,23 +73,6 @@ def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(
     message = rf"^cannot listen on unix:{tmp_path / path}: .*{reason}; choose another --grpc_socket_path$"
     with pytest.raises(InputError, match=message):
         server.start()
-
-
-def test_a_socket_left_by_a_killed_server_is_taken_over(grid_models, tmp_path):
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(path))
-    assert path.is_socket()
-    with running(ServerConfig(grid_models, port=0, socket_path=path)):
-        assert answers(f"unix:{path}")
-
-
-def test_a_socket_of_a_running_server_is_not_taken_over(grid_models, tmp_path):
-    path = tmp_path / "s"
-    with running(ServerConfig(grid_models, port=0, socket_path=path)):
-        with pytest.raises(InputError, match="it is in use; choose another --grpc_socket_path"):
-            Server(ServerConfig(grid_models, port=0, socket_path=path)).start()
-        assert answers(f"unix:{path}")
 
 
 def test_the_unix_socket_uses_tls_if_it_is_configured(grid_models, tmp_path):
