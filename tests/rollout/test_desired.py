@@ -268,25 +268,31 @@ def test_flags_name_either_one_number_or_a_file(city, capsys, flags):
     assert_refused(capsys, "pass TLs and --to N, or --desired FILE")
 
 
-def test_the_lease_of_another_author_counts_up_to_its_end():
-    state = after(*BEGUN)
-    (rollout,) = state.rollouts.values()
-    assert desired.replaced(state, {"SA101": 4}, JOB, time(0)) == []
-    with pytest.raises(InputError, match="rollout r1 of ann takes SA101 to 4"):
-        desired.replaced(state, {"SA101": 5}, JOB, rollout.until)
-    assert desired.replaced(state, {"SA101": 5}, JOB, time(121)) == [rollout]
-    assert desired.replaced(state, {"SA101": 5}, "ann", time(0)) == [rollout]
-    assert desired.replaced(state, {"SA104": 5}, JOB, time(0)) == []
-    assert desired.replaced(state, {}, "ann", time(0)) == [rollout]
+@pytest.mark.parametrize(
+    ("numbers", "author", "at", "expected"),
+    [
+        ({"SA101": 4}, JOB, 0, []),
+        ({"SA101": 5}, JOB, 120, None),  # the lease of another author counts up to its end
+        ({"SA101": 5}, JOB, 121, ["r1"]),
+        ({"SA101": 5}, "ann", 0, ["r1"]),
+        ({"SA104": 5}, JOB, 0, []),
+        ({}, "ann", 0, ["r1"]),
+    ],
+)
+def test_rollouts_that_other_numbers_replace(numbers, author, at, expected):
+    assert after(*BEGUN).rollouts["r1"].until == time(120)
+    if expected is None:
+        with pytest.raises(InputError, match="rollout r1 of ann takes SA101 to 4"):
+            desired.replaced(after(*BEGUN), numbers, author, time(at))
+    else:
+        assert [each.id for each in desired.replaced(after(*BEGUN), numbers, author, time(at))] == expected
 
 
-def test_outcomes_that_refuse_a_number():
-    for outcome, is_refused in (("worse", True), ("not enough evidence", True), ("aborted", True),
-                                ("failed", False), ("replaced", False), ("promoted", False)):  # fmt: skip
-        lines: list[Line] = [*BEGUN, line("end", text=f"{outcome}: because")]
-        state = after(*BEGUN[:1])
-        (step,) = desired.steps(state, lines, {"SA101": 4}, JOB, -1)
-        assert (step.refused is not None) == is_refused, outcome
+@pytest.mark.parametrize("outcome", ["worse", "not enough evidence", "aborted", "failed", "replaced", "promoted"])
+def test_outcomes_that_refuse_a_number(outcome):
+    lines = [*BEGUN, line("end", text=f"{outcome}: because")]
+    (step,) = desired.steps(after(*BEGUN[:1]), lines, {"SA101": 4}, JOB, -1)
+    assert (step.refused is not None) == (outcome in ("worse", "not enough evidence", "aborted"))
 
 
 def test_numbers_that_were_taken_back_one_after_another_are_refused():

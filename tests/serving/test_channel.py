@@ -168,16 +168,15 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
     with Client(fleet_server) as client:
         fleet = client.fleet("city")
         tl = next(iter(fleet.observations))
-        with pytest.raises(ContractError, match="SA999 is not one of"):
-            client.predict_fleet(fleet, {"SA999": X})
-        with pytest.raises(ContractError, match=r"has shape \(3,\); fleet city takes \(\d+,\)"):
-            client.predict_fleet(fleet, {tl: np.zeros(3, np.float32)})
-        with pytest.raises(ContractError, match="not a fleet"):
-            client.fleet("SA103")
-        with pytest.raises(InvalidResponse, match="returned no action"):
-            fleet.split(None, [tl])
-        with pytest.raises(InvalidResponse, match="returned an action of size 1"):
-            fleet.split(np.zeros((1, 1)), [tl])
+        for error, match, call in (
+            (ContractError, "SA999 is not one of", lambda: client.predict_fleet(fleet, {"SA999": X})),
+            (ContractError, r"has shape \(3,\); fleet city takes \(\d+,\)", lambda: fleet.stack({tl: X[:3]})),
+            (ContractError, "not a fleet", lambda: client.fleet("SA103")),
+            (InvalidResponse, "returned no action", lambda: fleet.split(None, [tl])),
+            (InvalidResponse, "returned an action of size 1", lambda: fleet.split(np.zeros((1, 1)), [tl])),
+        ):
+            with pytest.raises(error, match=match):
+                call()
 
 
 def test_run_takes_any_signature_and_output_filter(non_policy_server):
