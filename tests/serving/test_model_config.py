@@ -5,6 +5,7 @@ import math
 import shutil
 import threading
 from concurrent import futures
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -312,30 +313,29 @@ def test_models_are_loaded_concurrently(tmp_path):
     assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
-def test_flags_have_the_names_of_tensorflow_model_server(models, in_tmp_path):
-    config = parse(
-        ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
-         "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",
-         "--grpc_max_threads=16",
-         "--allow_version_labels_for_unavailable_models=false"]
-    )  # fmt: skip
-    assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
-    assert config.loading == LoadOptions(4, 3, 5.0, False)
+DEFAULTS = LoadOptions()
 
 
-def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
-    (tmp_path / "models.config").write_text(text(models, ("a", "first", "")))
-    one = ["--model_name=model", "--model_base_path=/models/model"]
-    assert list(parse(["--port=0", *one, f"--model_config_file={tmp_path / 'models.config'}"]).models) == ["a"]
-
-
-def test_zero_and_negative_values_mean_what_they_mean_in_tensorflow_model_server(models):
-    model = f"--model_base_path={models / 'first'}"
-    for timeout, timeout_s in (("5000", 5.0), ("0", math.inf), ("-1", math.inf)):
-        config = parse([model, "--port=0", "--rest_api_port=1", f"--rest_api_timeout_in_ms={timeout}"])
-        assert config.rest == RestConfig(1, 8, timeout_s, None)
-    config = parse([model, "--port=0", "--num_load_threads=0", "--load_retry_interval_micros=-1"])
-    assert config.loading.num_load_threads == 1 and config.loading.load_retry_interval_s == 0.0
+@pytest.mark.parametrize(
+    ("flags", "read", "expected"),
+    [
+        (["--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",
+          "--allow_version_labels_for_unavailable_models=false"], "loading", LoadOptions(4, 3, 5.0, False)),
+        (["--num_load_threads=0", "--load_retry_interval_micros=-1"], "loading", replace(DEFAULTS, load_retry_interval_s=0)),
+        (["--file_system_poll_wait_seconds=0"], "poll_s", 0),
+        (["--grpc_max_threads=16"], "threads", 16),
+        *(
+            (["--rest_api_port=1", f"--rest_api_timeout_in_ms={text}"], "rest", RestConfig(1, 8, timeout_s, None))
+            for text, timeout_s in (("5000", 5.0), ("0", math.inf), ("-1", math.inf))
+        ),
+    ],
+)  # fmt: skip
+def test_flags_mean_what_they_mean_in_tensorflow_model_server(models, tmp_path, flags, read, expected):
+    one = ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", *flags]
+    config = parse(one)
+    assert config.models == {"a": ModelConfig("a", models / "first")} and getattr(config, read) == expected
+    (tmp_path / "models.config").write_text(text(models, ("b", "first", "")))
+    assert list(parse([*one, f"--model_config_file={tmp_path / 'models.config'}"]).models) == ["b"], "it comes first"
 
 
 def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path, monkeypatch):

@@ -31,50 +31,50 @@ def call(non_policy_server):
     return functools.partial(http_calls.call, non_policy_server.rest_port)
 
 
-def test_instances_are_answered_with_predictions(call):
-    status, document = call("POST", DTYPES, {"signature_name": "float32", "instances": [[1.0, 2], [3, 4.5]]})
-    assert (status, document) == (200, {"predictions": [[1.0, 2.0], [3.0, 4.5]]})
-    rows = {"signature_name": "sum", "instances": [{"a": [1], "b": [2]}, {"a": [5], "b": [-1]}]}
-    status, document = call("POST", DTYPES, rows)
-    assert document == {"predictions": [{"sum": [3.0], "difference": [-1.0]}, {"sum": [4.0], "difference": [6.0]}]}
+def body(signature, **document):
+    return {"signature_name": signature, **document}
 
 
-def test_inputs_are_answered_with_outputs(call):
-    assert call("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[1], [5]], "b": [[2], [-1]]}}) == (
-        200,
-        {"outputs": {"sum": [[3.0], [4.0]], "difference": [[-1.0], [6.0]]}},
-    )
-    status, document = call("POST", "/v1/models/dtypes/versions/1:predict", {"signature_name": "flat", "inputs": 1.5})
-    assert status == 200 and document["outputs"]["y"] == 2.5
-    assert base64.b64decode(document["outputs"]["z_bytes"]["b64"]).startswith(b"1.5")
+RAW = [{"b64": base64.b64encode(b"\xff\x00").decode()}, {"b64": ""}]
 
 
 @pytest.mark.parametrize(
-    ("signature", "values"),
+    ("body", "expected"),
     [
-        ("float64", [0.1, 1e300, -5]), ("int32", [1, -(2**31)]), ("int64", [2**62, -1]), ("uint8", [0, 255]),
-        ("bool", [True, False]),
-        ("uint32", [2**32 - 1]), ("uint64", [2**64 - 1]), ("string", ["grün", "", "x"]), ("int16", [-5]), ("int8", [7]),
+        (body("float32", instances=[[1.0, 2], [3, 4.5]]), {"predictions": [[1.0, 2.0], [3.0, 4.5]]}),
+        (
+            body("sum", instances=[{"a": [1], "b": [2]}, {"a": [5], "b": [-1]}]),
+            {"predictions": [{"sum": [3.0], "difference": [-1.0]}, {"sum": [4.0], "difference": [6.0]}]},
+        ),
+        (
+            body("sum", inputs={"a": [[1], [5]], "b": [[2], [-1]]}),
+            {"outputs": {"sum": [[3.0], [4.0]], "difference": [[-1.0], [6.0]]}},
+        ),
+        (
+            body("flat", inputs=1.5),
+            {"outputs": {"y": 2.5, "z_bytes": {"b64": base64.b64encode(b"1.500000").decode()}}},
+        ),
+        *(
+            (body(dtype, instances=values), {"predictions": values})
+            for dtype, values in {
+                "float64": [0.1, 1e300, -5], "int32": [1, -(2**31)], "int64": [2**62, -1], "uint8": [0, 255],
+                "bool": [True, False], "uint32": [2**32 - 1], "uint64": [2**64 - 1], "string": ["grün", "", "x"],
+                "int16": [-5], "int8": [7],
+            }.items()
+        ),
+        # outputs named bytes are base64, in which white space and missing padding are permitted
+        (
+            body("strings", instances=RAW),
+            {"predictions": [{"y_bytes": RAW[0], "y": "\ufffd\x00"}, {"y_bytes": RAW[1], "y": ""}]},
+        ),
+        *(
+            (body("string", instances=[{"b64": text}]), {"predictions": ["abcd"]})
+            for text in ("YWJjZA==", "YWJjZA", "YWJj\nZA==\n", "YWJjZA..", " Y W J j Z A ")
+        ),
     ],
 )  # fmt: skip
-def test_a_value_survives_the_round_trip(signature, values, call):
-    assert call("POST", DTYPES, {"signature_name": signature, "instances": values}) == (
-        200,
-        {"predictions": values},
-    )
-
-
-def test_outputs_named_bytes_are_base64(call):
-    raw = [{"b64": base64.b64encode(b"\xff\x00").decode()}, {"b64": ""}]
-    status, document = call("POST", DTYPES, {"signature_name": "strings", "instances": raw})
-    assert status == 200, document
-    assert [row["y_bytes"] for row in document["predictions"]] == raw
-
-
-@pytest.mark.parametrize("text", ["YWJjZA==", "YWJjZA", "YWJj\nZA==\n", "YWJjZA..", " Y W J j Z A "])
-def test_base64_may_have_white_space_and_leave_out_its_padding(text, call):
-    status, document = call("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": text}]})
-    assert (status, document) == (200, {"predictions": ["abcd"]})
+def test_predict_is_answered_in_the_format_of_its_request(body, expected, call):
+    assert call("POST", "/v1/models/dtypes/versions/1:predict", body) == (200, expected)
 
 
 def test_nan_and_infinity_survive_the_round_trip(call):

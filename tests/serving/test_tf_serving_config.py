@@ -81,7 +81,7 @@ def publish(exported, out):
 
 def published(models_dir, out):
     command = Command(models_dir, out, "--mounted-at", models_dir, "--config-at", out)
-    assert command("--model", "SA104=1") == 0
+    assert command("--model", "SA104=1") == 0 and command.settings().models["SA104"].labels == {"stable": 1}
     return command
 
 
@@ -255,11 +255,6 @@ def test_models_config_that_a_server_does_not_take_is_put_back(publish, tmp_path
         assert labelled(server) == 1 and (out / "models.config").read_text() == before
 
 
-def test_server_of_other_files_is_left_alone(write, capsys, out):
-    assert write("--server", "127.0.0.1:1") == 2
-    assert f"{out} has no models.config" in capsys.readouterr().err and not out.exists()
-
-
 def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(publish, tmp_path):
     authority = pair("authority")
     certificates.write(tmp_path, "client", authority)
@@ -411,13 +406,6 @@ def test_every_flag_is_one_of_tensorflow_model_server_2_20(write, shared, out):
     assert {flag.partition("=")[0].removeprefix("--") for flag in written} <= known and len(written) == len(FLAGS) + 2
 
 
-def test_embedded_server_takes_the_same_files(write, exported, out):
-    assert write("--mounted-at", exported, "--config-at", out) == 0
-    server = embedded_flags.parse((out / "flags").read_text().splitlines())
-    assert server.models.keys() == {"SA104", "SA105", "city"} and server.models["SA104"].labels == {"stable": 2}
-    assert model_config.from_file(out / "models.config").keys() == server.models.keys()
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -430,6 +418,7 @@ def test_embedded_server_takes_the_same_files(write, exported, out):
         (("--model", "SA101=1"), "SA101 is in a fleet"),
         (("--model", "SA104=1", "--latest"), "--latest serves the newest versions"),
         (("--latest", "--loaded"), "--loaded moves labels, and --latest writes none"),
+        (("--server", "127.0.0.1:1"), "has no models.config, so no server was started with it"),
         (("--shards", "0"), "--shards: 0 must lie between"),
         (("--shards", "99"), "--shards 99: there are"),
         (("--mounted-at", "models"), "must be an absolute path"),
