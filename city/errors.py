@@ -20,6 +20,13 @@ class InputError(Exception):
         super().__init__(printable(" ".join(message.split())))
 
 
+def refuse(*cases: tuple[object, str]) -> None:
+    """Raise InputError with the message of the first case, (condition, message), whose condition is true."""
+    for is_wrong, message in cases:
+        if is_wrong:
+            raise InputError(message)
+
+
 class ProgramFailed(Exception):
     """The work failed on valid input. The message says what failed, and where to look.
 

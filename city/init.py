@@ -12,7 +12,7 @@ from xml.sax.saxutils import quoteattr
 from city import network, repaired_programs, sumo_files, toml_text, whole_files
 from city.arguments import Parser, simulated_second
 from city.config import STREET_MAX_RED_S
-from city.errors import InputError
+from city.errors import InputError, refuse
 from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
 from city.repaired_programs import Repair, repair
@@ -109,17 +109,20 @@ def main(
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    if args.begin_time < 0 or (args.num_seconds is not None and args.num_seconds < 1):
-        raise InputError("--begin-time must be at least 0, and --num-seconds at least 1")
-    if args.sumocfg is not None and args.route is not None:
-        raise InputError("--sumocfg names its own demand; leave --route out, or pass --net")
-    if args.repair and args.route is None and args.sumocfg is None:
-        raise InputError("--repair needs a .sumocfg that loads the repaired programs; pass --route or --sumocfg")
-    if args.route is None and (args.begin_time or args.num_seconds):
-        raise InputError(
+    is_too_short = args.num_seconds is not None and args.num_seconds < 1
+    refuse(
+        (args.begin_time < 0 or is_too_short, "--begin-time must be at least 0, and --num-seconds at least 1"),
+        (args.sumocfg and args.route, "--sumocfg names its own demand; leave --route out, or pass --net"),
+        (
+            args.repair and not (args.route or args.sumocfg),
+            "--repair needs a .sumocfg that loads the repaired programs; pass --route or --sumocfg",
+        ),
+        (
+            not args.route and (args.begin_time or args.num_seconds),
             "--begin-time and --num-seconds are for the .sumocfg that is written with --route; pass it, or leave them "
-            "out"
-        )
+            "out",
+        ),
+    )
 
 
 def _init(

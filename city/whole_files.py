@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from city.errors import InputError
+from city.errors import InputError, refuse
 
 PASS_ANOTHER = "pass another --out"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,14 +37,13 @@ def replacing(path: Path, remedy: str = PASS_ANOTHER) -> Iterator[Path]:
 def check_writable(flag: str, path: Path) -> None:
     """Raise InputError if a file that is written at the end of a run could not be written."""
     path = Path(os.path.realpath(path))
-    if path.is_symlink():
-        raise InputError(f"{flag} {path}: is a symbolic link to itself; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{flag} {path}: there is no folder {path.parent}; create it")
-    if path.is_dir():
-        raise InputError(f"{flag} {path}: is a folder; name a file in it")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{flag} {path}: is not writable; name another file")
+    place = path if path.exists() else path.parent
+    refuse(
+        (path.is_symlink(), f"{flag} {path}: is a symbolic link to itself; name a file"),
+        (not path.parent.is_dir(), f"{flag} {path}: there is no folder {path.parent}; create it"),
+        (path.is_dir(), f"{flag} {path}: is a folder; name a file in it"),
+        (not os.access(place, os.W_OK), f"{flag} {path}: is not writable; name another file"),
+    )
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from city import config as city_config
 from city import names, program, run_lock, text_table
 from city.arguments import CITY_FILE, Parser
-from city.errors import InputError
-from city.ledger import SKIPPABLE, STAGES, Line, Rollout
+from city.errors import InputError, refuse
+from city.ledger import MAX_NUMBER, SKIPPABLE, STAGES, Line, Rollout
 from city.ledger_file import LedgerFile, time_text
 from city.signatures import Signers
 from controller.operator import ctl, open_rollouts
@@ -350,14 +350,19 @@ def _rollout(ledger: LedgerFile, tls: list[str]) -> Rollout:
 def _plan(args: argparse.Namespace, tls: tuple[str, ...], number: int) -> Plan:
     """The plan of the flags. Raises InputError."""
     skipped = frozenset(filter(None, (part.strip() for part in args.skip.split(","))))
-    if unknown := sorted(skipped - set(SKIPPABLE)):
-        raise InputError(f"--skip {unknown[0]}: only {' and '.join(SKIPPABLE)} can be left out")
-    if not 1 <= number < 1 << 63:
-        raise InputError(f"--to {number} must be a model number, such as 4")
-    for name, (low, high) in BOUNDS.items():
-        if not low <= getattr(args, name) <= high:
-            flag = name.replace("_", "-")
-            raise InputError(f"--{flag} {getattr(args, name):g} must lie between {low:g} and {high:g}")
+    unknown = ", ".join(sorted(skipped - set(SKIPPABLE)))
+    values = {name: getattr(args, name) for name in BOUNDS}
+    refuse(
+        (unknown, f"--skip {unknown}: only {' and '.join(SKIPPABLE)} can be left out"),
+        (not 1 <= number <= MAX_NUMBER, f"--to {number} must be a model number, such as 4"),
+        *(
+            (
+                not low <= values[name] <= high,
+                f"--{name.replace('_', '-')} {values[name]:g} must lie between {low:g} and {high:g}",
+            )
+            for name, (low, high) in BOUNDS.items()
+        ),
+    )
     limits = replace(Limits(), **{name: getattr(args, name) for name in LIMITS})
     hours, author = _hours(args.hours), _author(args)
     return Plan(tls, number, author, args.together, args.until, skipped, hours, limits, args.max_wait_s, args.poll_s)

@@ -75,30 +75,30 @@ def check_fleet(contract: pb.PolicyContract) -> None:
     has_scores = any(member.score_size for member in contract.members)
     tls: set[str] = set()
     for member in contract.members:
-        single = member.contract
-        columns = 1 if single.action.kind == CATEGORICAL else single.action.size
-        if member.tl in tls:
-            raise ContractError(f"fleet {contract.tl} lists {member.tl} twice; export it again")
-        if member.tl != single.tl:
-            raise ContractError(
-                f"fleet {contract.tl} lists {member.tl} with the contract of {single.tl}; export it again"
-            )
-        if (member.observation_begin, member.action_begin) != (observation_end, action_end):
-            raise ContractError(
-                f"fleet {contract.tl}: the columns of {member.tl} do not begin at the end of the previous TL's; export "
-                "it again"
-            )
-        if (member.observation_size, member.action_size) != (single.observation.size, columns) or columns < 1:
-            raise ContractError(
-                f"fleet {contract.tl}: {member.tl} has {member.observation_size} inputs and {member.action_size} "
-                f"outputs, but its contract has {single.observation.size} and {columns}; export it again"
-            )
-        choices = single.action.size if has_scores and single.action.kind == CATEGORICAL else 0
-        if (member.score_begin, member.score_size) != (score_end if choices else 0, choices):
-            raise ContractError(
-                f"fleet {contract.tl}: the scores of {member.tl} are {member.score_size} columns from "
-                f"{member.score_begin}, not {choices} from {score_end if choices else 0}; export it again"
-            )
+        single, is_categorical = member.contract, member.contract.action.kind == CATEGORICAL
+        columns = 1 if is_categorical else single.action.size
+        choices = single.action.size if has_scores and is_categorical else 0
+        score_begin = score_end if choices else 0
+        for is_wrong, reason in (
+            (member.tl in tls, f" lists {member.tl} twice"),
+            (member.tl != single.tl, f" lists {member.tl} with the contract of {single.tl}"),
+            (
+                (member.observation_begin, member.action_begin) != (observation_end, action_end),
+                f": the columns of {member.tl} do not begin at the end of the previous TL's",
+            ),
+            (
+                (member.observation_size, member.action_size) != (single.observation.size, columns) or columns < 1,
+                f": {member.tl} has {member.observation_size} inputs and {member.action_size} outputs, but its "
+                f"contract has {single.observation.size} and {columns}",
+            ),
+            (
+                (member.score_begin, member.score_size) != (score_begin, choices),
+                f": the scores of {member.tl} are {member.score_size} columns from {member.score_begin}, not {choices} "
+                f"from {score_begin}",
+            ),
+        ):
+            if is_wrong:
+                raise ContractError(f"fleet {contract.tl}{reason}; export it again")
         tls.add(member.tl)
         score_end += choices
         observation_end += member.observation_size

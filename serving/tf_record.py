@@ -1,10 +1,11 @@
-"""Write TFRecord files: length (8 bytes), its checksum (4), the record, its checksum (4); all little-endian.
+"""Read and write TFRecord files: length (8 bytes), its checksum (4), the record, its checksum (4); all little-endian.
 
 The checksum is CRC-32C, masked as in tensorflow/core/lib/hash/crc32c.h.
 """
 
 import functools
 import struct
+from collections.abc import Iterator
 from typing import IO
 
 _POLYNOMIAL = 0x82F63B78
@@ -37,3 +38,15 @@ def write(file: IO[bytes], record: bytes) -> None:
     length = struct.pack("<Q", len(record))
     for part in (length, record):
         file.write(part + struct.pack("<I", masked_crc32c(part)))
+
+
+def read(data: bytes) -> Iterator[bytes]:
+    """The records of a file. Raises ValueError if it is truncated; checksums are not verified."""
+    offset = 0
+    while offset < len(data):
+        size = int.from_bytes(data[offset : offset + 8], "little")
+        record = data[offset + 12 : offset + 12 + size]
+        if len(record) < size:
+            raise ValueError("the file of records is truncated")
+        yield record
+        offset += 16 + size

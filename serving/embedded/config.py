@@ -1,17 +1,22 @@
-"""Settings of an embedded server, and its MonitoringConfig and SSLConfig files."""
+"""Settings of an embedded server, warnings about them, and its MonitoringConfig and SSLConfig files."""
 
+import contextlib
+import ipaddress
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import grpc
 
 from city import pem
 from city.errors import InputError
 from city.signatures import Signers
 from protos import model_server_config_pb2 as config_pb
-from serving.embedded import text_proto
 from serving.embedded.models.manager import LoadOptions
-from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.model_config import ModelConfig, read_text
 from serving.embedded.rest.request_body import MAX_BODY_BYTES
+from serving.embedded.telemetry import event, log
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 MAX_MESSAGE_MB = 64
@@ -82,7 +87,7 @@ class ServerConfig:
 
 def metrics_path_from_file(file: Path) -> str | None:
     """Read the path of the metrics from a MonitoringConfig; None if they are off. Raises InputError."""
-    config = text_proto.read(file, config_pb.MonitoringConfig())
+    config = read_text(file, config_pb.MonitoringConfig())
     if not config.prometheus_config.enable:
         return None
     path = config.prometheus_config.path or METRICS_PATH
@@ -93,7 +98,7 @@ def metrics_path_from_file(file: Path) -> str | None:
 
 def ssl_from_file(path: Path) -> config_pb.SSLConfig:
     """Read an SSLConfig, as tensorflow/serving's ssl_config.proto. Raises InputError."""
-    config = text_proto.read(path, config_pb.SSLConfig())
+    config = read_text(path, config_pb.SSLConfig())
     if not config.server_key or not config.server_cert:
         raise InputError(f"{path}: server_key or server_cert is missing; add both as PEM")
     if config.client_verify and not config.custom_ca:
@@ -107,3 +112,72 @@ def ssl_from_file(path: Path) -> config_pb.SSLConfig:
 def port_error(host: str, port: int, flag: str) -> str:
     """The error line for an address that cannot be bound."""
     return f"cannot listen on {host}:{port}: it is in use or not on this machine; choose another {flag}"
+
+
+def certificates(ssl: config_pb.SSLConfig) -> grpc.ServerCertificateConfiguration:
+    key, certificate, ca = (text.encode() for text in (ssl.server_key, ssl.server_cert, ssl.custom_ca))
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], ca or None)
+
+
+class CertificateFile:
+    """An --ssl_config_file that may be replaced while a port uses it."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path`: the file; without one, the certificates never change."""
+        self._path = path
+        self._identity = _identity(path) if path is not None else None
+
+    def newest(self) -> grpc.ServerCertificateConfiguration | None:
+        """The file's certificates if it was replaced; None (keep the current ones) if not, or if the new ones are
+        invalid."""
+        if self._path is None:
+            return None
+        try:
+            identity = _identity(self._path)
+            if identity == self._identity:
+                return None
+            self._identity = identity
+            replaced = certificates(ssl_from_file(self._path))
+        except (OSError, InputError) as error:
+            log.warning("%s: %s; the previous certificates stay in use", self._path, error)
+            return None
+        event("certificates_replaced", file=self._path)
+        return replaced
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """(modification time in ns, inode); both change when a file is replaced."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino
+
+
+def exposure_warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> Iterator[str]:
+    """Warnings, to log at the start, about settings that let any client of the network do more than necessary.
+
+    Args:
+        config: the server's settings.
+        models_root: folder in which the models of reload requests must lie.
+        rest_port: port of the REST API; 0 without one.
+    """
+    if config.ssl is None and not _is_loopback(config.host):
+        rights = "run models and replace them" if config.reload_rpc else "run models"
+        yield (
+            f"listening on {config.host} without TLS: any client that reaches the port can {rights}; pass "
+            "--ssl_config_file with client_verify, or restrict the network"
+        )
+    if config.ssl is not None and rest_port:
+        what = "requires client certificates" if config.ssl.client_verify else "has TLS"
+        yield f"REST port {rest_port} is plain HTTP and answers any client, metrics included, although gRPC {what}"
+    if config.allow_any_operation:
+        yield (
+            "--allow_any_operation: models may read and write files and open connections; serve only models that you "
+            "trust"
+        )
+    if config.reload_rpc and models_root is not None and models_root == Path(models_root.anchor):
+        yield f"reload requests may name any folder below {models_root}; pass --models_root DIR"
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"

@@ -8,7 +8,7 @@ from pathlib import Path
 from city import config as city_config
 from city import logs
 from city.arguments import CITY_FILE, Parser, host_and_port
-from city.errors import InputError
+from city.errors import InputError, refuse
 from city.signatures import Signers
 from city.version import VERSION
 from protos.model_server_config_pb2 import SSLConfig
@@ -255,12 +255,20 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
     args, unknown = parser(prog).parse_known_args(argv)
     if unknown:
         raise InputError(f"{unknown[0]} is not a flag of this server; {prog} --help lists them")
-    for name, minimum, maximum in _BOUNDS:
-        value = getattr(args, name)
-        if value is not None and not minimum <= value <= maximum:
-            raise InputError(f"--{name} {value} must lie between {minimum} and {maximum}")
-    if args.rest_api_port and args.rest_api_port == args.port:
-        raise InputError(f"--rest_api_port cannot be the same as --port {args.port}")
+    values = vars(args)
+    refuse(
+        *(
+            (
+                values[name] is not None and not minimum <= values[name] <= maximum,
+                f"--{name} {values[name]} must lie between {minimum} and {maximum}",
+            )
+            for name, minimum, maximum in _BOUNDS
+        ),
+        (
+            args.rest_api_port and args.rest_api_port == args.port,
+            f"--rest_api_port cannot be the same as --port {args.port}",
+        ),
+    )
     if args.model_config_file is not None:
         # as in tensorflow_model_server: its official image always passes these flags, and this one overrides them
         args.model_name, args.model_base_path = DEFAULT_NAME, None

@@ -17,6 +17,13 @@ class StatusError(Exception):
         self.code = code
 
 
+def refuse(*cases: tuple[object, str]) -> None:
+    """Raise StatusError (INVALID_ARGUMENT) with the details of the first case, (condition, details), that is true."""
+    for is_wrong, details in cases:
+        if is_wrong:
+            raise StatusError(StatusCode.INVALID_ARGUMENT, details)
+
+
 HTTP_STATUS: dict[StatusCode, int] = {
     StatusCode.OK: 200,
     StatusCode.CANCELLED: 499,

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
-from city import pem, program, whole_files
+from city import model_folders, pem, program, whole_files
 from city.arguments import Parser, bounded, check_server
 from city.config import District
-from city.errors import InputError
+from city.errors import InputError, refuse
 from protos.model_server_config_pb2 import ModelServerConfig, SSLConfig
 from serving.client import Client
 from serving.embedded.models import version_files
@@ -90,22 +90,25 @@ def parser(prog: str) -> Parser:
 
 def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
-    if (args.tls_certificate is None) != (args.tls_key is None):
-        raise InputError("--tls-certificate and --tls-key belong together; pass both")
-    if args.tls_client_ca is not None and args.tls_key is None:
-        raise InputError("--tls-client-ca needs --tls-certificate and --tls-key")
-    if args.latest and args.model:
-        raise InputError("--latest serves the newest versions and --model chosen ones; pass one of them")
     check_server(args.server, "--server")
-    if args.latest and args.loaded:
-        raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
-    if args.server is not None and args.loaded:
-        raise InputError("--server waits until the versions are loaded, and --loaded says so; pass one of them")
-    for name in ("mounted_at", "config_at"):
-        if not getattr(args, name).startswith("/"):
-            raise InputError(
-                f"--{name.replace('_', '-')} {getattr(args, name)} must be an absolute path, such as /models"
-            )
+    has_key, folders = args.tls_key is not None, {"mounted": args.mounted_at, "config": args.config_at}
+    refuse(
+        ((args.tls_certificate is not None) != has_key, "--tls-certificate and --tls-key belong together; pass both"),
+        (args.tls_client_ca and not has_key, "--tls-client-ca needs --tls-certificate and --tls-key"),
+        (
+            args.latest and args.model,
+            "--latest serves the newest versions and --model chosen ones; pass one of them",
+        ),
+        (args.latest and args.loaded, "--loaded moves labels, and --latest writes none; pass one of them"),
+        (
+            args.server and args.loaded,
+            "--server waits until the versions are loaded, and --loaded says so; pass one of them",
+        ),
+        *(
+            (not folder.startswith("/"), f"--{name}-at {folder} must be an absolute path, such as /models")
+            for name, folder in folders.items()
+        ),
+    )
     return args
 
 
@@ -148,7 +151,8 @@ def _available_versions(models_dir: Path) -> dict[str, list[int]]:
     """Model -> versions in its folder, ascending. Raises InputError if there is none."""
     if not models_dir.is_dir():
         raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
-    available = {name: list(versions) for name, versions in version_files.scan(models_dir).items()}
+    found = {folder.name: list(version_files.versions(folder)) for folder in model_folders.subfolders(models_dir)}
+    available = {name: versions for name, versions in found.items() if versions}
     if not available:
         raise InputError(f"{models_dir}: no models in this folder; export some first (greenserve export --tl all)")
     return available

@@ -32,22 +32,14 @@ def write(tmp_path, text):
     return path
 
 
-def test_paths_are_relative_to_the_file(tmp_path):
-    city = config.load(write(tmp_path, VALID))
-    assert list(city.tls) == ["SA101"]
-    assert city.tls["SA101"].signals == ("A",)
-    assert city.tls["SA101"].yellow_s == 3.0
-    assert city.serving.models_dir == tmp_path / "m"
-
-
-def test_phases_are_numbers_by_movement(tmp_path):
+def test_names_paths_and_phases_of_a_file(tmp_path):
     city = config.load(write(tmp_path, VALID + 'phases = { north = 2, "north:left" = 5 }'))
-    assert city.tls["SA101"].phases == {"north": 2, "north:left": 5} and isinstance(hash(city.tls["SA101"]), int)
-
-
-def test_missing_file_is_refused_with_the_flag(tmp_path):
+    assert list(city.tls) == ["SA101"] and city.serving.models_dir == tmp_path / "m"
+    tl = city.tls["SA101"]
+    assert (tl.signals, tl.yellow_s, tl.phases) == (("A",), 3.0, {"north": 2, "north:left": 5})
+    assert isinstance(hash(tl), int)
     with pytest.raises(InputError, match="--city"):
-        config.load(tmp_path / "city.toml")
+        config.load(tmp_path / "none.toml")
 
 
 def test_sumo_rls_names_of_options_are_accepted(tmp_path):

@@ -15,6 +15,7 @@ from greenserve.__main__ import main
 from signals import dialects
 from signals.contract import build
 from tests.conftest import GRID
+from tests.error_lines import assert_refused
 
 NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"
 
@@ -31,8 +32,7 @@ def run(*flags):
     return main(["city", "init", *map(str, flags)])
 
 
-def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, in_tmp_path, capsys):
     assert run("--net", NET) == 0
     assert capsys.readouterr().out.splitlines()[0] == "wrote city.toml: 9 TLs of dialect sumo-rl"
     city = config.load(tmp_path / "city.toml")
@@ -64,15 +64,13 @@ def test_demand_gets_a_sumocfg_with_the_options_of_sumo_rl(tmp_path):
     assert run("--net", NET, "--route", ROUTES, "--begin-time", 60, "--num-seconds", 120, "--out", out) == 0
     sumocfg = tmp_path / "grid.sumocfg"
     text = sumocfg.read_text()
-    for option in ('time-to-teleport value="-1"', 'max-depart-delay value="-1"', 'waiting-time-memory value="1000"'):
-        assert option in text
+    assert all(f'{option} value="{value}"' in text for option, value in init.SUMO_RL_OPTIONS.items())
     street = network.of_city(config.load(out))
     assert (street.begin_s, street.end_s) == (60, 180)
     subprocess.run([sumo_program(), "-c", sumocfg, "--no-step-log", "--no-warnings"], check=True, timeout=60)
 
 
-def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared):
-    monkeypatch.chdir(tmp_path)
+def test_tls_are_named_like_their_signals(tmp_path, in_tmp_path, capsys, shared):
     assert run("--net", shared / "scenarios" / "cologne1" / "cologne1.net.xml") == 0
     assert capsys.readouterr().out.splitlines()[0] == "wrote city.toml: 1 TL of dialect sumo-rl"
     (tl,) = config.load(tmp_path / "city.toml").tls
@@ -121,8 +119,7 @@ def all_red(text):
     return re.sub(r'(<phase [^>]*state=")(\w+)', lambda phase: phase[1] + "r" * len(phase[2]), text)
 
 
-def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, in_tmp_path, capsys):
     logic = re.search('<tlLogic id="A0".*?</tlLogic>', NET.read_text(), re.DOTALL)[0]
     (tmp_path / "net.net.xml").write_text(NET.read_text().replace(logic, all_red(logic)))
     assert run("--net", "net.net.xml") == 0
@@ -131,33 +128,21 @@ def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, monkeypa
     assert "A0" not in {tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()}
 
 
-@pytest.fixture
-def without_greens(tmp_path, monkeypatch):
-    """A folder with a network whose programs have no green: the working folder."""
-    monkeypatch.chdir(tmp_path)
+def test_network_whose_programs_have_no_green_is_refused_also_by_the_pretrained_policy(tmp_path, in_tmp_path, capsys):
     (tmp_path / "net.net.xml").write_text(all_red(NET.read_text()))
-    return tmp_path
-
-
-def test_network_whose_programs_have_no_green_is_refused_and_nothing_written(without_greens, capsys):
     assert run("--net", "net.net.xml", "--dialect", "street") == 2
     line = capsys.readouterr().err
     assert line.startswith(f"error: net.net.xml: no signal can be controlled (A0: {NO_GREEN}; A1: program ")
     assert line.count("has no green phase") == 9 and line.endswith("); pass another network\n")
-    assert [path.name for path in without_greens.iterdir()] == ["net.net.xml"]
-
-
-def test_pretrained_policy_is_not_exported_for_a_program_without_a_green(without_greens, capsys):
-    (without_greens / "city.toml").write_text(
+    assert [path.name for path in tmp_path.iterdir()] == ["net.net.xml"]
+    (tmp_path / "city.toml").write_text(
         '[network]\nnet = "net.net.xml"\n[tl.A0]\nsignals = ["A0"]\ndialect = "street"\n'
     )
     assert main(["export", "--pretrained", "--tl", "all"]) == 2
-    out, err = capsys.readouterr()
-    assert NO_GREEN in out + err and not (without_greens / "models").exists()
+    assert NO_GREEN in "".join(capsys.readouterr()) and not (tmp_path / "models").exists()
 
 
-def test_existing_sumo_configuration_is_used_as_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_existing_sumo_configuration_is_used_as_it_is(tmp_path, in_tmp_path, capsys):
     assert run("--sumocfg", GRID / "grid.sumocfg") == 0
     city = config.load(tmp_path / "city.toml")
     assert city.network.sumocfg == GRID / "grid.sumocfg" and len(city.tls) == 9
@@ -180,6 +165,7 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
         (("--net", NET, "--route", NET), "is not a route file: its root is <net>"),
         (("--net", NET, "--dialect", "sumo_rl"), "invalid choice: 'sumo_rl'"),
         (("--net", NET, "--begin-time", -5), "--begin-time must be at least 0"),
+        (("--net", NET, "--begin-time", 60), "--begin-time and --num-seconds are for the .sumocfg"),
         (("--net", NET, "--num-seconds", 60), "--begin-time and --num-seconds are for the .sumocfg"),
         (("--sumocfg", "none.sumocfg"), "none.sumocfg: no such file; pass another --sumocfg"),
         (("--sumocfg", GRID / "grid.sumocfg", "--route", ROUTES), "--sumocfg names its own demand"),
@@ -188,11 +174,9 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
         (("--net", NET, "--route", ROUTES, "--out", "grid.sumocfg"), "the .sumocfg has the same name"),
     ],
 )
-def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, flags, part):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_input_gets_one_line_and_no_file(tmp_path, in_tmp_path, capsys, flags, part):
     assert run(*flags) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and part in line
+    assert_refused(capsys, part)
     assert not list(tmp_path.iterdir())
 
 

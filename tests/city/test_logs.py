@@ -57,23 +57,23 @@ def test_traceback_is_part_of_its_json_line():
     assert "ValueError: odd" in json.loads(JsonFormatter("server").format(made))["exception"]
 
 
-@pytest.mark.parametrize("chosen", ["text", "json"])
 @pytest.mark.parametrize(
-    ("program", "flags"),
+    ("program", "flags", "chosen"),
     [
-        (("-m", "controller"), ("--city", str(GRID / "city.toml"), "--server", "127.0.0.1:1")),
-        (("-m", "controller.guard"), ("--sumo", "nonsense")),
-        (("-m", "serving"), ("--models-dir", "nowhere")),
-        (("-m", "greenserve", "replay"), ("nowhere", "--page", "127.0.0.1:0")),
+        ("controller", ("--city", str(GRID / "city.toml"), "--server", "127.0.0.1:1"), "json"),
+        ("controller", ("--city", str(GRID / "city.toml"), "--server", "127.0.0.1:1"), "text"),
+        ("controller.guard", ("--sumo", "nonsense"), "json"),
+        ("serving", ("--models-dir", "nowhere"), "json"),
+        ("greenserve", ("replay", "nowhere", "--page", "127.0.0.1:0"), "json"),
     ],
 )
 def test_every_daemon_has_both_formats_and_its_last_line_says_why_it_ended(program, flags, chosen):
-    command = [sys.executable, *program, *flags, "--log-format", chosen]
+    command = [sys.executable, "-m", program, *flags, "--log-format", chosen]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     *logged, error = done.stderr.splitlines()
     if chosen == "json":
-        lines = [json.loads(line) for line in done.stderr.splitlines()]
-        assert lines[-1]["level"] == "ERROR" and lines[-1]["message"] and lines[-1]["time"].endswith("Z")
+        last = [json.loads(line) for line in done.stderr.splitlines()][-1]
+        assert last["level"] == "ERROR" and last["message"] and last["time"].endswith("Z")
     else:
         assert error.startswith("error: ") and all(TEXT_LINE.match(line) for line in logged)
     assert done.returncode in (1, 2)

@@ -7,7 +7,7 @@ import re
 import pytest
 import sumolib
 
-from city import config, network, sumo_files
+from city import config, network
 from city.errors import InputError
 from city.movements import APPROACH_M, heading_deg
 from tests.city.scenarios import SCENARIOS, street
@@ -144,85 +144,7 @@ def test_switch_counts_at_its_second_and_after_each_period():
     assert [switch.newest_s(now) for now in (0, 30, 129, 130, 299)] == [-math.inf, 30, 30, 130, 230]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('<wautJunction wautID="w" junctionID="B1"/>', "signal B1 follows the schedule w, which no file defines"),
-        (
-            SCHEDULE.format('<wautSwitch to="0"/>'),
-            "own.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing",
-        ),
-        (SCHEDULE.format('<wautSwitch time="noon" to="0"/>'), "own.add.xml: <WAUT id=.* is malformed"),
-        (
-            SCHEDULE.replace('startProg="0"', 'startProg="rush"').format(""),
-            r"signal B1 has no program 'rush', which its schedule \(WAUT\) names; add the additional",
-        ),
-    ],
-)
-def test_malformed_schedule_is_refused(tmp_path, content, message):
-    with pytest.raises(InputError, match=message):
-        _ = grid_with(tmp_path, content)["B1"].plan
-
-
-def test_signal_whose_only_program_is_off_is_refused(tmp_path):
-    text = (GRID / "grid.net.xml").read_text()
-    text = re.sub(
-        r'<tlLogic id="B1".*?</tlLogic>', '<tlLogic id="B1" type="static" programID="off"/>', text, flags=re.DOTALL
-    )
-    (tmp_path / "off.net.xml").write_text(text)
-    with pytest.raises(InputError, match="signal B1 has no program except 'off'; add one"):
-        _ = network.read(tmp_path / "off.net.xml").signals["B1"].first_program
-
-
-@pytest.mark.parametrize("broken", ['linkIndex="x"', 'from="A0A1"'])
-def test_malformed_network_is_refused_with_the_element(tmp_path, broken):
-    text = (GRID / "grid.net.xml").read_text()
-    path = tmp_path / "x.net.xml"
-    path.write_text(
-        text.replace('linkIndex="2"', broken) if "link" in broken else text.replace('<lane id="', '<lane idd="')
-    )
-    with pytest.raises(InputError, match=r"x\.net\.xml: <(connection|lane) .* is malformed"):
-        network.read(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("25200", 25200),
-        ("07:00:00", 25200),
-        ("7:30:99", 27099),
-        ("1:00:00:00.5", 86400.5),
-        ("1e3", 1000),
-        ("-1", -1),
-        (".5", 0.5),
-    ],
-)
-def test_times_are_read_in_sumos_formats(text, expected):
-    assert sumo_files.seconds(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["7:30", "7:30:", "::", "1:2:3:4:5", "450s", "450 ", "1_000", "٣", "nan", "inf", "1e999", "", "7h30"]
-)
-def test_times_that_sumo_refuses_are_refused(text):
-    with pytest.raises(ValueError):
-        sumo_files.seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("time", "message"),
-    [
-        (
-            'begin value="7:30"',
-            r"begin = '7:30' is not a time that SUMO reads; write .*, such as 7:30:00, or seconds, such as 27000",
-        ),
-        ('end value="1 h"', r"end = '1 h' is not a time that SUMO reads; write seconds, such as 3600, or"),
-        ('begin value="-5"', "begin = '-5' is negative, which SUMO refuses"),
-    ],
-)
-def test_time_of_a_sumocfg_that_sumo_refuses_is_refused(tmp_path, time, message):
-    with pytest.raises(InputError, match=message):
-        network.of_sumocfg(sumocfg(tmp_path, f"<{time}/>"))
+GRID_NET = (GRID / "grid.net.xml").read_text()
 
 
 def sumocfg(folder, options):
@@ -231,10 +153,91 @@ def sumocfg(folder, options):
     return path
 
 
-def test_mesoscopic_configuration_is_refused(tmp_path):
-    with pytest.raises(InputError, match="remove mesosim"):
-        network.of_sumocfg(sumocfg(tmp_path, '<mesosim value="true"/>'))
-    assert network.of_sumocfg(sumocfg(tmp_path, '<mesosim value="false"/>')).signals
+def of_sumocfg(options):
+    return lambda folder: network.of_sumocfg(sumocfg(folder, options))
+
+
+def with_schedule(content):
+    return lambda folder: grid_with(folder, content)["B1"].plan
+
+
+def of_net(content):
+    def read(folder):
+        (folder / "x.net.xml").write_bytes(content if isinstance(content, bytes) else content.encode())
+        return network.read(folder / "x.net.xml").signals["B1"].first_program
+
+    return read
+
+
+def of_city(key):
+    def read(folder):
+        (folder / "city.toml").write_text(f'[network]\n{key} = "none.xml"')
+        return network.of_city(config.load(folder / "city.toml"))
+
+    return read
+
+
+def of_included(folder):
+    (folder / "b.add.xml").write_text('<additional><include href="b.add.xml"/></additional>')
+    return network.of_sumocfg(sumocfg(folder, '<additional-files value="b.add.xml"/>'))
+
+
+OFF = '<tlLogic id="B1" type="static" programID="off"/>'
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (
+            with_schedule('<wautJunction wautID="w" junctionID="B1"/>'),
+            "signal B1 follows the schedule w, which no file defines",
+        ),
+        (
+            with_schedule(SCHEDULE.format('<wautSwitch to="0"/>')),
+            "own.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing",
+        ),
+        (
+            with_schedule(SCHEDULE.format('<wautSwitch time="noon" to="0"/>')),
+            "own.add.xml: <WAUT id=.* is malformed",
+        ),
+        (
+            with_schedule(SCHEDULE.replace('startProg="0"', 'startProg="rush"').format("")),
+            r"signal B1 has no program 'rush', which its schedule \(WAUT\) names; add the additional",
+        ),
+        (
+            of_net(re.sub(r'<tlLogic id="B1".*?</tlLogic>', OFF, GRID_NET, flags=re.DOTALL)),
+            "signal B1 has no program except 'off'; add one",
+        ),
+        (of_net(GRID_NET.replace('linkIndex="2"', 'linkIndex="x"')), r"x\.net\.xml: <connection .* is malformed"),
+        (of_net(GRID_NET.replace('<lane id="', '<lane idd="')), r"x\.net\.xml: <lane .* is malformed"),
+        *((of_net(content), r"x\.net\.xml") for content in (b"<net>", b"not xml", b"<routes></routes>", b"\x00\xff")),
+        (of_net("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a"), "git lfs pull"),
+        (of_net("<!DOCTYPE html>\n<html><body>Not found<br></body></html>"), "raw version"),
+        (of_net(""), "ends too early"),
+        (of_net('<net version="1.9"><edge id="a">'), "ends too early"),
+        (of_net(gzip.compress(GRID_NET.encode())[:5000]), "ends too early"),
+        (lambda folder: network.read(folder / "none.net.xml"), "no such file"),
+        (
+            of_sumocfg('<begin value="7:30"/>'),
+            r"begin = '7:30' is not a time that SUMO reads; write .*, such as 7:30:00, or seconds, such as 27000",
+        ),
+        (
+            of_sumocfg('<end value="1 h"/>'),
+            r"end = '1 h' is not a time that SUMO reads; write seconds, such as 3600, or",
+        ),
+        (of_sumocfg('<begin value="-5"/>'), "begin = '-5' is negative, which SUMO refuses"),
+        (of_sumocfg('<mesosim value="true"/>'), "remove mesosim"),
+        (of_sumocfg('<net-file value=""/>'), "net-file is missing"),
+        (of_included, "remove one of the two"),
+        *(
+            (of_city(key), rf"city.toml: \[network\] {key}: there is no file .*/none.xml; fix its path")
+            for key in ("sumocfg", "net")
+        ),
+    ],
+)
+def test_wrong_files_are_refused_with_the_place_and_the_remedy(tmp_path, read, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path)
 
 
 def test_programs_of_included_files_are_read(tmp_path):
@@ -246,29 +249,6 @@ def test_programs_of_included_files_are_read(tmp_path):
     assert street.signals["B1"].plan.id == "adapted" and street.additional == (included,)
 
 
-def test_files_that_include_each_other_are_refused(tmp_path):
-    (tmp_path / "b.add.xml").write_text('<additional><include href="b.add.xml"/></additional>')
-    with pytest.raises(InputError, match="remove one of the two"):
-        network.of_sumocfg(sumocfg(tmp_path, '<additional-files value="b.add.xml"/>'))
-
-
-@pytest.mark.parametrize(
-    ("content", "remedy"),
-    [
-        *((content, r"a\.net\.xml") for content in (b"<net>", b"not xml", b"<routes></routes>", b"\x00\xff")),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "git lfs pull"),
-        (b"<!DOCTYPE html>\n<html><body>Not found<br></body></html>", "raw version"),
-        (b"", "ends too early"),
-        (b'<net version="1.9"><edge id="a">', "ends too early"),
-        (gzip.compress((GRID / "grid.net.xml").read_bytes())[:5000], "ends too early"),
-    ],
-)
-def test_file_that_is_no_network_names_the_remedy(tmp_path, content, remedy):
-    (tmp_path / "a.net.xml").write_bytes(content)
-    with pytest.raises(InputError, match=remedy):
-        network.read(tmp_path / "a.net.xml")
-
-
 def test_network_is_compressed_by_content_and_not_by_name(tmp_path):
     packed, plain = tmp_path / "packed.net.xml", tmp_path / "plain.net.xml.gz"
     packed.write_bytes(gzip.compress((GRID / "grid.net.xml").read_bytes()))
@@ -277,23 +257,10 @@ def test_network_is_compressed_by_content_and_not_by_name(tmp_path):
 
 
 def test_sumocfg_with_times_of_day_begins_and_ends_there(tmp_path):
-    street = network.of_sumocfg(sumocfg(tmp_path, '<begin value="7:30:00"/><end value="08:15:00"/>'))
-    assert (street.begin_s, street.end_s) == (27000, 29700)
-
-
-def test_missing_files_are_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        network.read(tmp_path / "none.net.xml")
-    (tmp_path / "a.sumocfg").write_text("<configuration><input/></configuration>")
-    with pytest.raises(InputError, match="net-file is missing"):
-        network.of_sumocfg(tmp_path / "a.sumocfg")
-
-
-@pytest.mark.parametrize("key", ["sumocfg", "net"])
-def test_missing_network_of_a_city_is_refused_with_its_key(key, tmp_path):
-    (tmp_path / "city.toml").write_text(f'[network]\n{key} = "none.xml"')
-    with pytest.raises(InputError, match=rf"city.toml: \[network\] {key}: there is no file .*/none.xml; fix its path"):
-        network.of_city(config.load(tmp_path / "city.toml"))
+    options = '<begin value="7:30:00"/><end value="08:15:00"/><mesosim value="false"/>'
+    path = sumocfg(tmp_path, options)
+    street = network.of_sumocfg(path)
+    assert (street.begin_s, street.end_s, network.of_sumocfg(path, 0.0).begin_s) == (27000, 29700, 0)
 
 
 def test_slowest_lane_of_a_link_counts_for_its_red_clearance(tmp_path):

@@ -12,7 +12,7 @@ from city.errors import InputError, ProgramFailed
 from city.logs import TextFormatter
 from city.printable import MAX_CHARS, MAX_WORD_CHARS, printable
 from export.show import inspect_checkpoint
-from serving.embedded.telemetry import events
+from serving.embedded import telemetry
 from serving.errors import from_status
 
 EVIL = "a\x1b[2Jb\u202ec\r\x9bd\u2066e\x00"
@@ -40,17 +40,17 @@ def test_error_line_of_a_program_is_printable(error):
     assert line.isprintable() and line.startswith("error: a\ufffd") and len(line) < 600
 
 
-def test_log_lines_and_tracebacks_of_the_server_are_printable(monkeypatch):
+def test_log_lines_and_tracebacks_of_the_server_are_printable(monkeypatch, caplog):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter("server"))
-    monkeypatch.setattr(events.log, "handlers", [handler])
-    monkeypatch.setattr(events.log, "level", logging.INFO)
-    events.event("loaded", model=EVIL, version=1, path="x" * 100_000)
+    monkeypatch.setattr(telemetry.log, "handlers", [handler])
+    caplog.set_level(logging.INFO, telemetry.log.name)
+    telemetry.event("loaded", model=EVIL, version=1, path="x" * 100_000)
     try:
         raise ValueError(EVIL)
     except ValueError:
-        events.log.exception("loading of %s failed", EVIL)
+        telemetry.log.exception("loading of %s failed", EVIL)
     lines = stream.getvalue().split("\n")
     assert all(line.isprintable() for line in lines) and max(map(len, lines)) < 700
     assert "model=" in lines[0] and f"loading of {CLEAN} failed" in lines[1] and "Traceback" in lines[2]

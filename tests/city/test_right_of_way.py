@@ -23,6 +23,10 @@ GENERATED = {
 }
 
 
+FOUR = ("--grid", "--grid.number", "2", "--grid.attach-length", "100", "--default-junction-type")
+UNREGULATED = (*FOUR, "traffic_light_unregulated")
+
+
 @pytest.fixture(params=["grid", *SCENARIOS, *GENERATED])
 def net_file(request, tmp_path):
     if request.param in GENERATED:
@@ -45,13 +49,9 @@ def sumolib_foes(net_file):
         foes, yields, no_yields = set(), set(), set()
         for a, b in itertools.permutations(connections, 2):
             node, i, j = a.getFrom().getToNode(), a.getTLLinkIndex(), b.getTLLinkIndex()
-            same_approach = a.getFrom() == b.getFrom()
-            if (
-                node != b.getFrom().getToNode()
-                or i == j
-                or same_approach
-                or not node.areFoes(*map(node.getLinkIndex, (a, b)))
-            ):
+            if node != b.getFrom().getToNode() or i == j or a.getFrom() == b.getFrom():
+                continue
+            if not node.areFoes(*map(node.getLinkIndex, (a, b))):
                 continue
             foes |= {(i, j), (j, i)}
             (yields if node.forbids(b, a) else no_yields).add((i, j))
@@ -64,7 +64,7 @@ def variant(request, net_file, tmp_path):
     return net_file if request.param else netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
 
 
-def test_foes_and_right_of_way_are_sumolibs(variant):
+def test_foes_and_right_of_way_are_sumolibs_and_no_phase_breaks_them(variant):
     expected = sumolib_foes(variant)
     signals = network.read(variant).signals
     assert signals.keys() == expected.keys()
@@ -73,20 +73,21 @@ def test_foes_and_right_of_way_are_sumolibs(variant):
         assert set(zip(*map(list, signal.foes.nonzero()), strict=True)) == foes, signal.id
         # ours keeps right of way only between links that some phase shows green together
         assert set(zip(*map(list, signal.yields.nonzero()), strict=True)) <= yields, signal.id
+        rules = ConflictRules(signal)
+        states = {phase.state for program in signal.programs for phase in program.phases}
+        assert not [state for state in states if rules.conflicts(state)], signal.id
+        assert bool(rules.conflicts("G" * len(signal.links))) == signal.foes.any()
+
+
+def crossroads(folder, approach_m, *options):
+    """A network of one junction, A0."""
+    length = ("--grid", "--grid.number", "1", "--grid.attach-length", str(approach_m))
+    return netgenerate(folder / "a.net.xml", *length, *options)
 
 
 def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
-    options = (
-        "--bikelanes.guess",
-        "--sidewalks.guess",
-        "--crossings.guess",
-        "--no-turnarounds",
-        "--default.lanenumber",
-        "2",
-    )
-    net_file = netgenerate(
-        tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "150", *options
-    )
+    guessed = ("--bikelanes.guess", "--sidewalks.guess", "--crossings.guess")
+    net_file = crossroads(tmp_path, 150, *guessed, "--no-turnarounds", "--default.lanenumber", "2")
     signal = network.read(net_file).signals["A0"]
     requests = {
         int(r.get("index")): (r.get("foes")[::-1], r.get("response")[::-1])
@@ -114,9 +115,7 @@ def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
 
 def test_grouped_links_that_yield_to_parts_of_each_other_show_only_g_together(tmp_path):
     options = ("--bikelanes.guess", "--tls.group-signals", "--no-turnarounds", "--default.lanenumber", "1")
-    signal = network.read(
-        netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options)
-    ).signals["A0"]
+    signal = network.read(crossroads(tmp_path, 60, *options)).signals["A0"]
     mixed = [
         (i, j)
         for i, j in zip(*signal.permissive.nonzero(), strict=True)
@@ -144,15 +143,6 @@ def test_real_networks_have_the_same_foes_and_about_the_same_paths_without_inter
             assert straight_m <= path_m + 0.5 and straight_m >= 0.6 * path_m, (signal.id, path_m, straight_m)
 
 
-def test_every_phase_is_free_of_conflicts_and_all_green_is_not(variant):
-    for signal in network.read(variant).signals.values():
-        rules = ConflictRules(signal)
-        for program in signal.programs:
-            for phase in program.phases:
-                assert rules.conflicts(phase.state) == [], (signal.id, program.id, phase.state)
-        assert bool(rules.conflicts("G" * len(signal.links))) == signal.foes.any()
-
-
 @pytest.mark.parametrize("options", [(), ("--no-internal-links",)], ids=["internal links", "no internal links"])
 @pytest.mark.slow
 def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatch, tmp_path, options):
@@ -168,16 +158,8 @@ def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatc
 
 
 def test_crossing_streets_are_foes_on_an_unregulated_junction(tmp_path):
-    options = (
-        "--grid",
-        "--grid.number",
-        "2",
-        "--grid.attach-length",
-        "100",
-        "--default-junction-type",
-        "traffic_light_unregulated",
-    )
-    signal = network.read(netgenerate(tmp_path / "a.net.xml", *options, "--no-turnarounds")).signals["A0"]
+    net_file = netgenerate(tmp_path / "a.net.xml", *UNREGULATED, "--no-turnarounds")
+    signal = network.read(net_file).signals["A0"]
     straight = [
         k for k, ((a, b),) in enumerate(signal.links) if {a, b} in ({"A1A0_0", "A0bottom0_0"}, {"B0A0_0", "A0left0_0"})
     ]
@@ -188,8 +170,7 @@ def test_crossing_streets_are_foes_on_an_unregulated_junction(tmp_path):
 
 @pytest.mark.parametrize("kind", ["traffic_light", "traffic_light_unregulated"])
 def test_overlong_path_is_left_out_and_its_lane_is_named(tmp_path, kind):
-    path = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "2", "--grid.attach-length", "100",
-                       "--default-junction-type", kind)  # fmt: skip
+    path = netgenerate(tmp_path / "a.net.xml", *FOUR, kind)
     text = path.read_text()
     lane = re.search(r'<lane id="(:A0_0_0)"[^>]*shape="([^"]*)"', text)
     assert lane is not None

@@ -1,4 +1,4 @@
-"""Times as SUMO writes them."""
+"""Times as SUMO reads and writes them."""
 
 import pytest
 from hypothesis import given
@@ -27,3 +27,27 @@ def test_time_is_written_as_sumo_writes_it(second, text):
 @given(st.integers(0, 10**10))
 def test_written_time_is_read_as_the_same_second(milliseconds):
     assert seconds(time_text(milliseconds / 1000)) == pytest.approx(milliseconds / 1000, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("25200", 25200),
+        ("07:00:00", 25200),
+        ("7:30:99", 27099),
+        ("1:00:00:00.5", 86400.5),
+        ("1e3", 1000),
+        ("-1", -1),
+        (".5", 0.5),
+    ],
+)
+def test_times_are_read_in_sumos_formats(text, expected):
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["7:30", "7:30:", "::", "1:2:3:4:5", "450s", "450 ", "1_000", "٣", "nan", "inf", "1e999", "", "7h30"]
+)
+def test_times_that_sumo_refuses_are_refused(text):
+    with pytest.raises(ValueError):
+        seconds(text)

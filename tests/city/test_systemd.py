@@ -31,15 +31,19 @@ def test_missing_service_manager_is_no_error(path, monkeypatch):
     systemd.notify("READY=1")
 
 
-@pytest.mark.parametrize(("text", "interval_s"), [("60000000", 30.0), ("", None), ("0", None), ("soon", None)])
-def test_watchdog_is_told_twice_in_its_time(text, interval_s, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "pid", "interval_s"),
+    [
+        ("60000000", None, 30.0),
+        ("60000000", os.getpid(), 30.0),
+        ("60000000", os.getppid(), None),  # the variables are another process's
+        ("", None, None),
+        ("0", None, None),
+        ("soon", None, None),
+    ],
+)
+def test_watchdog_is_told_twice_in_its_time(text, pid, interval_s, monkeypatch):
     monkeypatch.setenv(systemd.WATCHDOG_VARIABLE, text)
+    if pid is not None:
+        monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(pid))
     assert systemd.watchdog_interval_s() == interval_s
-
-
-def test_watchdog_of_another_process_is_ignored(monkeypatch):
-    monkeypatch.setenv(systemd.WATCHDOG_VARIABLE, "60000000")
-    monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(os.getpid()))
-    assert systemd.watchdog_interval_s() == 30.0
-    monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(os.getppid()))
-    assert systemd.watchdog_interval_s() is None

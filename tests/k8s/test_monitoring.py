@@ -21,7 +21,7 @@ from controller.pace import Pace
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics, RecordMetrics
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.telemetry import ServerMetrics
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import MonitorRule

@@ -212,6 +212,26 @@ class World:
     def run(self, **changes):
         return self.process(plan(**changes)).run()
 
+    def ends(self, outcome, **changes):
+        """Roll out: it ends like this, and the street is as the ledger says. Returns the reason."""
+        result = self.run(**changes)
+        assert (result.outcome, self.disagreement()) == (outcome, "")
+        return result.sentence
+
+    def meanwhile(self, change):
+        """Call this with the world whenever the rollout waits."""
+        self.clock.on_sleep = lambda: change(self)
+
+    def end_of_pin(self):
+        """Let the time pass after which the controller ends a canary by itself."""
+        self.clock.seconds += PIN_LEASE_S
+        self.street.end_leases()
+        assert self.street.number("SA101") == 3
+
+    @property
+    def is_in_canary(self):
+        return self.street.pins.get("SA101") == 4
+
     @property
     def ledger(self):
         return LedgerFile(self.path)

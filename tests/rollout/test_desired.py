@@ -19,6 +19,8 @@ from tests.sample_city import write_city
 from tests.serving.signed_versions import write_keys
 
 JOB = "job"
+ONE, BOTH = "SA101 = 4\n", "SA101 = 4\nSA104 = 4\n"
+"""Files of numbers."""
 
 
 @pytest.fixture
@@ -63,12 +65,6 @@ def driven(world):
     return {tl: state.stable.number for tl, state in world.ledger.state.tls.items()}
 
 
-def test_each_tl_is_driven_to_its_own_number(world, capsys):
-    drive(world, "SA101 = 4\nSA_104 = 5\n")
-    assert driven(world) == {"SA101": 4, "SA104": 5} and not world.ledger.state.rollouts
-    assert "promoted: SA101: driven by 4\npromoted: SA104: driven by 5\n" in capsys.readouterr().out
-
-
 def test_the_signers_of_new_numbers_are_those_of_the_flag(world):
     drive(world, "SA101 = 4\n")
     assert world.signers is None
@@ -78,29 +74,29 @@ def test_the_signers_of_new_numbers_are_those_of_the_flag(world):
 
 
 def test_a_run_without_anything_to_do_is_one_line_and_changes_nothing(world, capsys):
-    before = drive(world, "SA101 = 4\nSA104 = 4\n").path.read_bytes()
+    before = drive(world, BOTH).path.read_bytes(), list(world.street.history)
     capsys.readouterr()
-    history = list(world.street.history)
-    after_it = drive(world, "SA101 = 4\nSA104 = 4\n").path.read_bytes()
-    assert (after_it, world.street.history) == (before, history)
+    assert (drive(world, BOTH).path.read_bytes(), world.street.history) == before
     assert capsys.readouterr().out == "promoted: SA101, SA104: driven by 4 already\n"
 
 
-def test_numbers_that_drive_already_begin_a_ledger(world, capsys):
-    ledger = drive(world, "SA101 = 3\n")
-    assert [each.kind for each in ledger.lines] == ["adopt"] and driven(world) == {"SA101": 3}
-    assert "SA101 is driven by 3" in capsys.readouterr().out
-
-
-def test_a_killed_run_is_continued_by_the_next_one(world):
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_killed_run_is_continued_by_the_next_one(world, is_again):
+    """Also one that was told to try a refused number again, without being told so a second time."""
+    again = ()
+    if is_again:
+        world.judges.verdicts["canary"] = "worse"
+        again = ("--again", drive(world, ONE, code=3).lines[-1].number)
+    world.judges.verdicts["canary"], calls = "better", world.street.calls
     for call in (9, 12, 15):
-        world.street.killed_at = call
+        world.street.killed_at = calls + call
         with pytest.raises(Killed):
-            drive(world, "SA101 = 4\n")
+            drive(world, ONE, *again)
+        again = ()
     world.street.killed_at = None
-    ledger = drive(world, "SA101 = 4\n")
+    ledger = drive(world, ONE)
     assert driven(world) == {"SA101": 4}
-    assert [each.kind for each in ledger.lines].count("begin") == 1, "the same rollout"
+    assert [each.kind for each in ledger.lines].count("begin") == 1 + is_again, "the same rollout"
 
 
 def test_another_number_in_the_middle_replaces_the_rollout(world):
@@ -114,17 +110,46 @@ def test_another_number_in_the_middle_replaces_the_rollout(world):
 
 def test_a_canary_of_a_tl_that_is_no_longer_listed_is_taken_back(world):
     world.judges.verdicts["canary"] = "not enough evidence"
-    world.clock.on_sleep = lambda: world.street.history[-1][1]["SA101"] == 4 and killed()
 
-    def killed():
-        raise Killed
+    def dies(world):
+        if world.is_in_canary:
+            raise Killed
 
+    world.meanwhile(dies)
     with pytest.raises(Killed):
         drive(world, "SA101 = 4\nSA104 = 3\n")
-    world.clock.on_sleep = lambda: None
-    assert world.street.number("SA101") == 4
+    world.meanwhile(lambda world: None)
     drive(world, "SA104 = 3\n")
     assert driven(world) == {"SA101": 3, "SA104": 3} and not world.ledger.state.rollouts
+
+
+GOOD, WORSE, UNLOADED = ("better", False), ("worse", False), ("better", True)
+"""The canary's verdict, and True if the server loads no new number."""
+FAILED = (UNLOADED, ONE, 1, {"SA101": 3}, "failed: ")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(GOOD, "SA101 = 4\nSA_104 = 5\n", 0, {"SA101": 4, "SA104": 5},
+          "promoted: SA101: driven by 4\npromoted: SA104: driven by 5\n")],
+        [(GOOD, "SA101 = 3\n", 0, {"SA101": 3}, "SA101 is driven by 3")],
+        [(WORSE, ONE, 3, {"SA101": 3}, "worse"), (GOOD, BOTH, 3, {"SA101": 3, "SA104": 4}, "promoted: SA104")],
+        [(WORSE, ONE, 3, {"SA101": 3}, "worse"), (UNLOADED, BOTH, 1, {"SA101": 3, "SA104": 3}, "failed: ")],
+        # failures are counted anew since the promotion
+        [FAILED, FAILED, (GOOD, ONE, 0, {"SA101": 4}, ""), (GOOD, "SA101 = 3\n", 0, {"SA101": 3}, "back on 3"),
+         FAILED, FAILED, FAILED, (GOOD, ONE, 3, {"SA101": 3}, "refused: SA101 to 4: failed: 4 could not be loaded (job, ")],
+        [(GOOD, ONE, 0, {"SA101": 4}, ""), (GOOD, "SA101 = 3\n", 0, {"SA101": 3}, "SA101: back on 3"),
+         (GOOD, ONE, 0, {"SA101": 4}, ""), (GOOD, "SA101 = 2\n", 2, {"SA101": 4}, "")],
+    ],
+    ids=["own numbers", "driven already", "one is refused", "failed work counts more", "failures", "a way back"],
+)  # fmt: skip
+def test_files_that_are_applied_one_after_another(world, capsys, steps):
+    for (world.judges.verdicts["canary"], world.street.refuses_to_load), text, code, numbers, part in steps:
+        drive(world, text, code=code)
+        printed = capsys.readouterr()
+        assert driven(world) == numbers and part in printed.out and not world.ledger.state.rollouts
+        assert code != 2 or "SA101 never had 2 as its stable number" in printed.err
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "shadow", "canary"])
@@ -138,51 +163,15 @@ def test_a_refused_number_is_tried_again_only_after_its_line_is_named(world, cap
     assert len(again.lines) == len(first.lines) and driven(world) == {"SA101": 3}
     assert f"refused: SA101 to 4: worse: {stage}: " in (out := capsys.readouterr().out)
     assert f"once more with --again {number}\n" in out
+    world.street.refuses_to_load = True
+    for _ in range(desired.MAX_FAILURES - 1):  # counted anew
+        drive(world, "SA101 = 4\n", "--again", number, code=1)
+    world.street.refuses_to_load = False
     drive(world, "SA101 = 4\n", "--again", number)
     assert driven(world) == {"SA101": 4}
     drive(world, "SA101 = 3\n")
     drive(world, "SA101 = 4\n")
     assert driven(world) == {"SA101": 4}, "its promotion has ended the refusal"
-
-
-def test_one_refused_tl_does_not_keep_another_one_from_its_number(world):
-    world.judges.verdicts["canary"] = "worse"
-    drive(world, "SA101 = 4\n", code=3)
-    world.judges.verdicts["canary"] = "better"
-    drive(world, "SA101 = 4\nSA104 = 4\n", code=3)
-    assert driven(world) == {"SA101": 3, "SA104": 4}
-
-
-def test_a_failed_rollout_is_tried_again_by_the_next_run(world):
-    world.street.refuses_to_load = True
-    for _ in range(desired.MAX_FAILURES - 1):
-        drive(world, "SA101 = 4\n", code=1)
-    world.street.refuses_to_load = False
-    drive(world, "SA101 = 4\n")
-    assert driven(world) == {"SA101": 4}
-    drive(world, "SA101 = 3\n")
-    world.street.refuses_to_load = True
-    for _ in range(desired.MAX_FAILURES):
-        drive(world, "SA101 = 4\n", code=1)  # counted anew since the promotion
-
-
-def test_a_number_that_failed_several_times_is_not_tried_again(world, capsys):
-    world.street.refuses_to_load = True
-    for _ in range(desired.MAX_FAILURES):
-        first = drive(world, "SA101 = 4\n", code=1)
-    again = drive(world, "SA101 = 4\n", code=3)
-    assert len(again.lines) == len(first.lines)
-    assert "refused: SA101 to 4: failed: 4 could not be loaded (job, " in capsys.readouterr().out
-    drive(world, "SA101 = 4\n", "--again", first.lines[-1].number, code=1)
-    drive(world, "SA101 = 4\n", "--again", first.lines[-1].number, code=1)  # counted anew
-
-
-def test_failed_work_counts_more_than_a_refusal(world):
-    """A Job is repeated after the one, and ends after the other."""
-    world.judges.verdicts["canary"] = "worse"
-    drive(world, "SA101 = 4\n", code=3)
-    world.street.refuses_to_load = True
-    drive(world, "SA101 = 4\nSA104 = 4\n", code=1)
 
 
 def test_a_refused_number_that_an_operator_rolled_out_is_done(world):
@@ -192,28 +181,6 @@ def test_a_refused_number_that_an_operator_rolled_out_is_done(world):
     world.run(tls=("SA101",))
     drive(world, "SA101 = 4\n")
     assert driven(world) == {"SA101": 4}
-
-
-def test_a_canary_that_was_tried_again_goes_on_after_a_kill(world):
-    world.judges.verdicts["canary"] = "worse"
-    number = drive(world, "SA101 = 4\n", code=3).lines[-1].number
-    world.judges.verdicts["canary"] = "better"
-    world.street.calls, world.street.killed_at = 0, 12
-    with pytest.raises(Killed):
-        drive(world, "SA101 = 4\n", "--again", number)
-    world.street.killed_at = None
-    drive(world, "SA101 = 4\n")
-    assert driven(world) == {"SA101": 4}
-
-
-def test_a_lower_number_is_taken_back_to_and_may_be_left_again(world, capsys):
-    drive(world, "SA101 = 4\n")
-    drive(world, "SA101 = 3\n")
-    assert driven(world) == {"SA101": 3} and "SA101: back on 3" in capsys.readouterr().out
-    drive(world, "SA101 = 4\n")
-    assert driven(world) == {"SA101": 4}
-    drive(world, "SA101 = 2\n", code=2)
-    assert_refused(capsys, "SA101 never had 2 as its stable number")
 
 
 def test_a_number_that_an_operator_took_back_is_not_tried_again(world, capsys):
@@ -237,16 +204,10 @@ def test_a_rollout_of_another_author_is_waited_for(world, capsys):
     assert driven(world) == {"SA101": 5}
 
 
-def test_a_rollout_of_other_tls_is_left_alone(world):
-    world.run(tls=("SA104",), until="load")
-    drive(world, "SA101 = 4\n")
-    (rollout,) = world.ledger.state.rollouts.values()
-    assert rollout.targets.keys() == {"SA104"} and not rollout.is_aborted
-
-
-def test_a_rollout_that_a_process_of_the_same_author_runs_is_left_alone(world):
-    world.run(tls=("SA104",), until="load", author=JOB)
-    with command._lock(world.ledger, ("SA104",)):
+@pytest.mark.parametrize("author", ["ann", JOB], ids=["of another author", "of a process that runs"])
+def test_a_rollout_of_other_tls_is_left_alone(world, author):
+    world.run(tls=("SA104",), until="load", author=author)
+    with command._lock(world.ledger, ("SA104",) if author == JOB else ("SA105",)):
         drive(world, "SA101 = 4\n")
     (rollout,) = world.ledger.state.rollouts.values()
     assert rollout.targets.keys() == {"SA104"} and not rollout.is_aborted
@@ -307,25 +268,31 @@ def test_flags_name_either_one_number_or_a_file(city, capsys, flags):
     assert_refused(capsys, "pass TLs and --to N, or --desired FILE")
 
 
-def test_the_lease_of_another_author_counts_up_to_its_end():
-    state = after(*BEGUN)
-    (rollout,) = state.rollouts.values()
-    assert desired.replaced(state, {"SA101": 4}, JOB, time(0)) == []
-    with pytest.raises(InputError, match="rollout r1 of ann takes SA101 to 4"):
-        desired.replaced(state, {"SA101": 5}, JOB, rollout.until)
-    assert desired.replaced(state, {"SA101": 5}, JOB, time(121)) == [rollout]
-    assert desired.replaced(state, {"SA101": 5}, "ann", time(0)) == [rollout]
-    assert desired.replaced(state, {"SA104": 5}, JOB, time(0)) == []
-    assert desired.replaced(state, {}, "ann", time(0)) == [rollout]
+@pytest.mark.parametrize(
+    ("numbers", "author", "at", "expected"),
+    [
+        ({"SA101": 4}, JOB, 0, []),
+        ({"SA101": 5}, JOB, 120, None),  # the lease of another author counts up to its end
+        ({"SA101": 5}, JOB, 121, ["r1"]),
+        ({"SA101": 5}, "ann", 0, ["r1"]),
+        ({"SA104": 5}, JOB, 0, []),
+        ({}, "ann", 0, ["r1"]),
+    ],
+)
+def test_rollouts_that_other_numbers_replace(numbers, author, at, expected):
+    assert after(*BEGUN).rollouts["r1"].until == time(120)
+    if expected is None:
+        with pytest.raises(InputError, match="rollout r1 of ann takes SA101 to 4"):
+            desired.replaced(after(*BEGUN), numbers, author, time(at))
+    else:
+        assert [each.id for each in desired.replaced(after(*BEGUN), numbers, author, time(at))] == expected
 
 
-def test_outcomes_that_refuse_a_number():
-    for outcome, is_refused in (("worse", True), ("not enough evidence", True), ("aborted", True),
-                                ("failed", False), ("replaced", False), ("promoted", False)):  # fmt: skip
-        lines: list[Line] = [*BEGUN, line("end", text=f"{outcome}: because")]
-        state = after(*BEGUN[:1])
-        (step,) = desired.steps(state, lines, {"SA101": 4}, JOB, -1)
-        assert (step.refused is not None) == is_refused, outcome
+@pytest.mark.parametrize("outcome", ["worse", "not enough evidence", "aborted", "failed", "replaced", "promoted"])
+def test_outcomes_that_refuse_a_number(outcome):
+    lines = [*BEGUN, line("end", text=f"{outcome}: because")]
+    (step,) = desired.steps(after(*BEGUN[:1]), lines, {"SA101": 4}, JOB, -1)
+    assert (step.refused is not None) == (outcome in ("worse", "not enough evidence", "aborted"))
 
 
 def test_numbers_that_were_taken_back_one_after_another_are_refused():

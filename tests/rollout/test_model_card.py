@@ -85,18 +85,40 @@ def test_a_card_says_what_the_model_is_and_where_it_comes_from(version, capsys):
     assert "| Signature | model.sig; greenserve verify says whose |" in capsys.readouterr().out
 
 
-def test_a_card_has_the_figures_of_an_evaluation_with_intervals(version, tmp_path, capsys):
-    card(version, "--evaluation", write_results(tmp_path))
+ONE = {"served:1": {"delay_s": {**interval(9.0, None, None), "difference": interval(0.0, None, None)}}}
+OTHER = Model(4, "4" * 64)
+
+
+@pytest.mark.parametrize(
+    ("results", "models", "facts"),
+    [
+        (
+            {},
+            None,
+            (
+                "| fixed | 30.2 (29.2 to 31.2) | -20.2 (-25.0 to -15.5) | 30.2 (29.2 to 31.2) | -20.2",
+                "20 paired simulations with SUMO 1.28.0.",
+                "95% intervals. Over days",
+                "No ledger was given.",
+            ),
+        ),
+        ({"arms": ONE}, None, ("| served:1 | 9.0 (no interval) | +0.0 (no interval) |",)),
+        (None, ["own"], (r"| 2026-11-24T08:00:00.000Z | now | ann\|\<b\> | adopted |", "This card has no evaluation.")),
+        (None, ["own", OTHER], ("| 2026-11-24T08:00:00.000Z | 2026-11-24T09:00:00.000Z |",)),
+        (None, [OTHER], ("It has not driven the TL.",)),
+    ],
+)
+def test_a_card_has_the_figures_of_an_evaluation_and_the_times_of_a_ledger(
+    version, tmp_path, capsys, results, models, facts
+):
+    own = Model(1, model_of(version).sha256)
+    flags = [] if results is None else ["--evaluation", write_results(tmp_path, **results)]
+    if models is not None:
+        flags += ["--ledger", write_ledger(tmp_path, *(own if model == "own" else model for model in models))]
+    card(version, *flags)
     text = capsys.readouterr().out
-    assert "| fixed | 30.2 (29.2 to 31.2) | -20.2 (-25.0 to -15.5) | 30.2 (29.2 to 31.2) | -20.2" in text
-    assert "20 paired simulations with SUMO 1.28.0." in text and "95% intervals. Over days" in text
-    assert "This card has no evaluation" not in text
-
-
-def test_one_simulation_has_no_interval(version, tmp_path, capsys):
-    one = {"served:1": {"delay_s": {**interval(9.0, None, None), "difference": interval(0.0, None, None)}}}
-    card(version, "--evaluation", write_results(tmp_path, arms=one))
-    assert "| served:1 | 9.0 (no interval) | +0.0 (no interval) |" in capsys.readouterr().out
+    assert all(fact in text for fact in facts), text
+    assert ("This card has no evaluation" in text) == (results is None) and ("now" in text) == (models == ["own"])
 
 
 def test_limits_that_the_files_show_are_told(version, capsys):
@@ -109,13 +131,6 @@ def test_limits_that_the_files_show_are_told(version, capsys):
     text = capsys.readouterr().out
     assert "Its contract is incomplete (lanes): the controller refuses it." in text
     assert "In the parity check it chose one action alone: green 2 of A1." in text
-
-
-def test_a_fleet_has_no_card(version, capsys):
-    file = version / "assets.extra" / "policy.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"members": [{"tl": "SA101"}]}))
-    card(version, code=2)
-    assert_refused(capsys, "is a fleet; make the cards of its TLs' models")
 
 
 @pytest.mark.parametrize(
@@ -131,26 +146,6 @@ def test_a_fleet_has_no_card(version, capsys):
 def test_an_evaluation_of_another_model_is_refused(version, tmp_path, capsys, change, message):
     card(version, "--evaluation", write_results(tmp_path, **change), code=2)
     assert_refused(capsys, f"results.json: {message}")
-
-
-def test_a_card_says_when_the_model_drove_its_tl(version, tmp_path, capsys):
-    own, other = Model(1, model_of(version).sha256), Model(4, "4" * 64)
-    card(version, "--ledger", write_ledger(tmp_path, own))
-    assert r"| 2026-11-24T08:00:00.000Z | now | ann\|\<b\> | adopted |" in capsys.readouterr().out
-    write_ledger(tmp_path, other)
-    card(version, "--ledger", tmp_path / "ledger.jsonl")
-    text = capsys.readouterr().out
-    assert "| 2026-11-24T08:00:00.000Z | 2026-11-24T08:00:00.000Z |" in text and "now" not in text
-
-
-def test_a_ledger_without_the_model_or_with_other_files_is_told(version, tmp_path, capsys):
-    (tmp_path / "a").mkdir()
-    card(version, "--ledger", write_ledger(tmp_path / "a", Model(4, "4" * 64)))
-    assert "It has not driven the TL." in capsys.readouterr().out
-    card(version, "--ledger", write_ledger(tmp_path, Model(1, "1" * 64)), code=2)
-    assert_refused(capsys, "SA105/1 has other files in the ledger (111111111111, here ")
-    card(version, "--ledger", tmp_path / "none.jsonl", code=2)
-    assert_refused(capsys, "there is no ledger")
 
 
 def test_html_page_has_the_same_facts_and_no_markup_of_theirs(version, tmp_path):
@@ -176,6 +171,10 @@ def test_wrong_input_is_one_line_and_nothing_is_written(version, tmp_path, capsy
     shutil.copytree(version, damaged)
     (damaged / "assets.extra" / "export.json").write_text("[]")
     (tmp_path / "deep.json").write_text("[" * 9999)
+    other, fleet = write_ledger(tmp_path, Model(1, "1" * 64)), tmp_path / "fleet" / "SA105" / "1"
+    shutil.copytree(version, fleet)
+    policy = fleet / "assets.extra" / "policy.json"
+    policy.write_text(json.dumps(json.loads(policy.read_text()) | {"members": [{"tl": "SA101"}]}))
     for arguments, message in (
         ([version.parent], "is not a version's folder"),
         ([version.with_name("2")], "no such model"),
@@ -184,6 +183,9 @@ def test_wrong_input_is_one_line_and_nothing_is_written(version, tmp_path, capsy
         ([version, "--out", tmp_path / "none" / "card.md"], "there is no folder"),
         ([version, "--evaluation", tmp_path / "none.json"], "none.json: cannot be read"),
         ([version, "--evaluation", tmp_path / "deep.json"], "deep.json: is not results.json"),
+        ([version, "--ledger", other], "SA105/1 has other files in the ledger (111111111111, here "),
+        ([version, "--ledger", tmp_path / "none.jsonl"], "there is no ledger"),
+        ([fleet], "is a fleet; make the cards of its TLs' models"),
     ):
         card(*arguments, code=2)
         assert_refused(capsys, message)

@@ -17,21 +17,25 @@ TL, NUMBER = "SA104", 3
 """A TL of the recorded city that answers in every decision with this number."""
 
 
+FILE = "20260101T000000Z-abc-0000.mcap"
+
+
 @pytest.fixture
 def folder(tmp_path):
-    shutil.copy(path("sample-city"), tmp_path / "20260101T000000Z-abc-0000.mcap")
+    shutil.copy(path("sample-city"), tmp_path / FILE)
     return tmp_path
 
 
 def changed(folder, change):
-    """The folder's record with changed decisions of TL; `change` gets a TlStep and its second."""
+    """The folder's record with changed decisions; `change` gets a TlStep, its TL and its second."""
 
     def each(step):
-        if TL in step.tls and step.tls[TL].HasField("decision"):
-            change(step.tls[TL], step.step.at_s)
+        for tl, tl_step in step.tls.items():
+            if tl_step.HasField("decision"):
+                change(tl_step, tl, step.step.at_s)
         return step
 
-    rewrite(path("sample-city"), folder / "20260101T000000Z-abc-0000.mcap", each)
+    rewrite(path("sample-city"), folder / FILE, each)
 
 
 def figures(folder, number=NUMBER, wanted=ALWAYS, stable=NUMBER):
@@ -74,62 +78,59 @@ def test_time_queue_and_vehicles_are_those_of_the_readings(folder):
 
 
 def test_a_hole_of_the_record_is_no_time(folder):
-    rewrite(
-        path("sample-city"),
-        folder / "20260101T000000Z-abc-0000.mcap",
-        lambda step: None if 100 <= step.step.at_s < 200 else step,
-    )
-    left_out = [step for step in decisions() if 100 <= step.step.at_s < 200]
-    new, _ = figures(folder)
+    is_left_out = lambda step: 100 <= step.step.at_s < 200  # noqa: E731
+    rewrite(path("sample-city"), folder / FILE, lambda step: None if is_left_out(step) else step)
+    left_out = [step for step in decisions() if is_left_out(step)]
     hole_s = left_out[-1].step.at_s + 5 - (left_out[0].step.at_s - 5)
-    assert new.seconds == pytest.approx(295 - hole_s + MAX_GAP_S)
+    assert figures(folder)[0].seconds == pytest.approx(295 - hole_s + MAX_GAP_S)
+
+
+def no_answer(step, tl, at_s):
+    if 100 <= at_s < 150 and tl == TL:
+        step.decision.failure, step.decision.version = "no answer", 0
+
+
+def server_is_down(step, tl, at_s):
+    if 100 <= at_s < 150:
+        step.decision.failure = "the server is down"
+
+
+def server_is_not_reached(step, tl, at_s):
+    if tl == TL:
+        step.decision.failure, step.decision.error = "Unavailable: connection refused", "Unavailable"
+
+
+def overridden(step, tl, at_s):
+    if at_s >= 200:
+        step.states.add(at_s=at_s).overrides.add(signal="B0")
+
+
+def fixed(step, tl, at_s):
+    if at_s >= 100:
+        step.mode = step.decision.mode_before = record.TlStep.FIXED
+
+
+@pytest.mark.parametrize(
+    ("change", "attribute", "counts"),
+    [
+        (no_answer, "missing", lambda step: 100 <= step.step.at_s < 150),
+        (server_is_down, "missing", lambda step: False),
+        (server_is_not_reached, "missing", lambda step: False),
+        (overridden, "overridden", lambda step: step.step.at_s >= 200 or any(s.overrides for s in step.tls[TL].states)),
+        (fixed, "decisions", lambda step: step.step.at_s < 100),
+    ],
+)
+def test_changed_decisions_are_counted(folder, change, attribute, counts):
+    """An operator's time is left out, and what a server misses for all TLs is no model's fault."""
+    changed(folder, change)
+    assert getattr(figures(folder)[0], attribute) == sum(map(counts, decisions()))
 
 
 def test_a_missing_answer_belongs_to_the_model_that_is_wanted(folder):
-    def fails(step, at_s):
-        if 100 <= at_s < 150:
-            step.decision.failure, step.decision.version = "no answer", 0
-
-    changed(folder, fails)
-    missing = sum(100 <= step.step.at_s < 150 for step in decisions())
-    new, before = figures(folder, number=4)
-    assert new.missing == missing == 10 and before.missing == 0, "the new model has never answered"
-    new, before = figures(folder, number=4, wanted=[])
-    assert (new.missing, before.missing) == (0, missing)
-
-
-def test_answers_that_most_tls_miss_together_are_no_models_fault(folder):
-    def each(step):
-        for tl_step in step.tls.values():
-            if 100 <= step.step.at_s < 150 and tl_step.HasField("decision"):
-                tl_step.decision.failure = "the server is down"
-        return step
-
-    rewrite(path("sample-city"), folder / "20260101T000000Z-abc-0000.mcap", each)
-    assert figures(folder)[0].missing <= 2, "moments at which this TL decides alone"
-
-
-def test_a_server_that_is_not_reached_is_no_models_fault(folder):
-    def restarts(step, at_s):
-        step.decision.failure, step.decision.error = "Unavailable: connection refused", "Unavailable"
-
-    changed(folder, restarts)
-    assert figures(folder)[0].missing == 0
-
-
-def test_overridden_decisions_are_counted(folder):
-    changed(folder, lambda step, at_s: at_s >= 200 and step.states.add(at_s=at_s).overrides.add(signal="B0"))
-    expected = sum(step.step.at_s >= 200 or any(s.overrides for s in step.tls[TL].states) for step in decisions())
-    assert figures(folder)[0].overridden == expected > 10
-
-
-def test_time_in_which_an_operator_sets_the_tl_is_left_out(folder):
-    def fixed(step, at_s):
-        if at_s >= 100:
-            step.mode = step.decision.mode_before = record.TlStep.FIXED
-
-    changed(folder, fixed)
-    assert figures(folder)[0].decisions == sum(step.step.at_s < 100 for step in decisions())
+    changed(folder, no_answer)
+    for wanted, missing in ((ALWAYS, (10, 0)), ([], (0, 10))):
+        found = figures(folder, number=4, wanted=wanted)
+        assert tuple(each.missing for each in found) == missing, "the new model has never answered"
 
 
 def test_decisions_of_an_earlier_canary_are_left_out(folder):

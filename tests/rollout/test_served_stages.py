@@ -4,9 +4,9 @@ The controller is the test's: it asks for label stable, or what is pinned."""
 
 import contextlib
 import threading
-import time
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,46 +78,31 @@ LOADED_THEN_LABELLED = [
 ]
 
 
-@pytest.mark.parametrize("changes", [{}, {"reload_rpc": False, "config_poll_s": 0.2}], ids=["reload", "poll"])
-def test_a_number_is_loaded_then_labelled_and_promoted(settings, begun, tmp_path, changes):
-    with running(replace(settings, **changes)) as server:
+def test_a_number_is_loaded_then_labelled_and_promoted(settings, begun, tmp_path):
+    with running(settings) as server:
         assert begun.roll(server).outcome == "promoted"
         assert begun.sent == LOADED_THEN_LABELLED
         with Client(f"127.0.0.1:{server.port}") as client:
             assert client.version_number(TL, "stable") == 2 and in_file(tmp_path)[TL].labels == {"stable": 2}
 
 
-def test_a_slow_load_is_waited_for(settings, begun, monkeypatch):
-    with running(settings) as server:
-        load = server.manager.load
-        monkeypatch.setattr(server.manager, "load", lambda *model: time.sleep(1) or load(*model))
-        assert begun.roll(server).outcome == "promoted" and begun.sent == LOADED_THEN_LABELLED
-
-
-def test_a_reload_that_hangs_fails_by_its_deadline_and_promotes_nothing(settings, begun, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("hangs", "error"), [(True, "Deadline"), (False, "no)")])
+def test_a_reload_that_hangs_or_is_refused_promotes_nothing(settings, begun, tmp_path, monkeypatch, hangs, error):
     monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 1.0)
-    released, before = threading.Event(), in_file(tmp_path)[TL]
+    released = threading.Event()
     with running(settings) as server:
         load = server.manager.load
         monkeypatch.setattr(server.manager, "load", lambda *model: released.wait(20) and load(*model))
+        if not hangs:
+            monkeypatch.setattr(Client, "reload_config", Mock(side_effect=BadRequest("no")))
         result = begun.roll(server)
-        released.set()
-        assert result.outcome == "failed" and "does not take these models (Deadline" in result.sentence
-        assert "\n" not in result.sentence and in_file(tmp_path)[TL].labels == before.labels
-        assert not [labels for _, labels in begun.sent if labels != {"stable": 1}]
-
-
-def test_a_server_that_refuses_the_reload_keeps_its_labels(settings, begun, tmp_path, monkeypatch):
-    def refuses(client, config, timeout_s):
-        raise BadRequest("no")
-
-    with running(settings) as server:
-        monkeypatch.setattr(Client, "reload_config", refuses)
-        result = begun.roll(server)
-        assert result.outcome == "failed" and "does not take these models (no)" in result.sentence
         with Client(f"127.0.0.1:{server.port}") as client:
             assert client.version_number(TL, "stable") == 1
-    assert in_file(tmp_path)[TL].labels == {"stable": 1} and not LedgerFile(tmp_path / "ledger.jsonl").state.rollouts
+        released.set()
+    assert result.outcome == "failed" and f"does not take these models ({error}" in result.sentence
+    assert "\n" not in result.sentence and in_file(tmp_path)[TL].labels == {"stable": 1}
+    assert not [labels for _, labels in begun.sent if labels != {"stable": 1}]
+    assert not LedgerFile(tmp_path / "ledger.jsonl").state.rollouts
 
 
 def test_a_server_that_is_restarted_in_canary_has_the_files_labels(settings, begun, tmp_path):

@@ -1,8 +1,13 @@
-"""The client's channel: addresses, several servers, TLS, retries; and fleets and other signatures over it."""
+"""The client's channel: addresses, several servers, retries, reconnections; and fleets and other signatures over it."""
 
 import contextlib
+import logging
 import re
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -13,10 +18,12 @@ from serving.client import Client
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig
-from serving.errors import BadRequest, InvalidResponse, Overloaded, ServingError, Unavailable
+from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, Overloaded, ServingError, Unavailable
 from tests.conftest import ROOT
+from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import requests, running
 from tests.serving.fake_server import answer
+from tests.waiting import wait_until
 
 X = np.zeros(17, np.float32)
 
@@ -161,16 +168,15 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
     with Client(fleet_server) as client:
         fleet = client.fleet("city")
         tl = next(iter(fleet.observations))
-        with pytest.raises(ContractError, match="SA999 is not one of"):
-            client.predict_fleet(fleet, {"SA999": X})
-        with pytest.raises(ContractError, match=r"has shape \(3,\); fleet city takes \(\d+,\)"):
-            client.predict_fleet(fleet, {tl: np.zeros(3, np.float32)})
-        with pytest.raises(ContractError, match="not a fleet"):
-            client.fleet("SA103")
-        with pytest.raises(InvalidResponse, match="returned no action"):
-            fleet.split(None, [tl])
-        with pytest.raises(InvalidResponse, match="returned an action of size 1"):
-            fleet.split(np.zeros((1, 1)), [tl])
+        for error, match, call in (
+            (ContractError, "SA999 is not one of", lambda: client.predict_fleet(fleet, {"SA999": X})),
+            (ContractError, r"has shape \(3,\); fleet city takes \(\d+,\)", lambda: fleet.stack({tl: X[:3]})),
+            (ContractError, "not a fleet", lambda: client.fleet("SA103")),
+            (InvalidResponse, "returned no action", lambda: fleet.split(None, [tl])),
+            (InvalidResponse, "returned an action of size 1", lambda: fleet.split(np.zeros((1, 1)), [tl])),
+        ):
+            with pytest.raises(error, match=match):
+                call()
 
 
 def test_run_takes_any_signature_and_output_filter(non_policy_server):
@@ -183,3 +189,76 @@ def test_run_takes_any_signature_and_output_filter(non_policy_server):
             client.run("dtypes", sent, "sum", version="gold")
         with pytest.raises(BadRequest, match=r"input a of dtypes: arrays of datetime64"):
             client.run("dtypes", {"a": np.array(["2020-01-01"], "datetime64[s]")}, "sum")
+
+
+@pytest.fixture(params=["TCP", "Unix socket"])
+def proxy(request, tmp_path, grid_models):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, drain_s=0, socket_path=tmp_path / "s")) as server:
+        opened = Proxy(server.port if request.param == "TCP" else tmp_path / "s")
+        yield opened
+        opened.close()
+
+
+def test_reconnect_leaves_a_half_open_connection(proxy):
+    with Client(proxy.address, retries=0) as client:
+        client.predict("SA103", X)
+        proxy.fault = Fault.HALF_OPEN
+        proxy.fault = Fault.NONE  # only new connections reach the server
+        with pytest.raises(DeadlineExceeded):
+            client.predict("SA103", X, timeout_s=0.3)
+        client.reconnect()
+        assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("server", ["grid_server", "grid_unix"])
+def test_calls_succeed_after_every_reconnect(server, request):
+    with Client(request.getfixturevalue(server)) as client:
+        for _ in range(20):
+            client.reconnect()
+            assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
+
+
+def test_reconnect_connects_before_the_next_call(proxy):
+    with Client(proxy.address, retries=0) as client:
+        client.predict("SA103", X)
+        before = len(proxy.connections)
+        client.reconnect()
+        wait_until(lambda: len(proxy.connections) > before)
+
+
+def test_reconnect_without_a_server_is_unavailable(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)  # whatever earlier tests have left
+    for address in (f"unix:{tmp_path / 's'}", "127.0.0.1:1"):
+        with Client(address, retries=0) as client:
+            for _ in range(3):
+                client.reconnect()
+            with pytest.raises(Unavailable):
+                client.predict("SA103", X, timeout_s=5)
+    assert not caplog.records
+
+
+def test_reconnects_of_several_threads_leave_one_connection_open(monkeypatch):
+    open_channels, lock = [], threading.Lock()
+
+    class Channel:
+        def __init__(self):
+            with lock:
+                open_channels.append(self)
+            time.sleep(0.002)  # as long as another thread needs to come in between
+
+        def unary_unary(self, *_):
+            return SimpleNamespace(future=lambda *_, **__: None)
+
+        def close(self):
+            with lock:
+                open_channels.remove(self)  # fails if it is closed twice
+            time.sleep(0.002)
+
+    monkeypatch.setattr("serving.client.client.open_channel", lambda *_: Channel())
+    client = Client("127.0.0.1:1")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: client.reconnect(), range(24)))
+    assert len(open_channels) == 2  # the current one, and the previous one for calls in flight
+    client.close()
+    client.reconnect()
+    assert not open_channels

@@ -2,19 +2,17 @@
 
 import time
 
-import grpc
 import numpy as np
 import pytest
 
 from protos import predict_pb2 as wire
-from serving.client import Client, Prediction
+from serving.client import Client
 from serving.contract import ContractError
 from serving.errors import (
     BadRequest,
     DeadlineExceeded,
     InvalidResponse,
     ModelNotFound,
-    Overloaded,
     ServingError,
     Unavailable,
 )
@@ -101,26 +99,6 @@ def test_a_response_that_cannot_be_parsed_is_a_bad_answer(fake, client, garbage)
     assert isinstance(client.predict_many({"a": X})["a"], InvalidResponse)
     with pytest.raises(InvalidResponse):
         client.predict("a", X)
-
-
-def test_predict_many_retries_only_the_call_that_was_refused(fake):
-    calls = []
-
-    def respond(request, context):
-        calls.append(wire.PredictRequest.FromString(request).model_spec.name)
-        if calls.count("busy") == 1 and calls[-1] == "busy":
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "later")
-        return answer(action=[[0.0]])
-
-    fake.answer = respond
-    with Client(fake.address, retries=0) as without_retries, Client(fake.address, retries=1) as with_retries:
-        assert isinstance(without_retries.predict_many({"busy": X})["busy"], Overloaded)
-        calls.clear()
-        assert with_retries.predict("busy", X, timeout_s=20)
-        calls.clear()
-        results = with_retries.predict_many({"busy": X, "other": X}, timeout_s=20)
-        assert all(isinstance(result, Prediction) for result in results.values())
-        assert sorted(calls) == ["busy", "busy", "other"]
 
 
 def test_a_model_without_a_contract_is_a_contract_error(fake, client):

@@ -62,6 +62,14 @@ def test_an_interrupt_ends_the_wait_for_an_answer_at_once(capsys, tmp_path):
     fake.stop()
 
 
+DAMAGED = {
+    "empty.npy": b"",
+    "archive.npy": b"PK\x03\x04",
+    "deep.json": b"[" * 100_000,
+    "huge.json": b"[1%s]" % (b"0" * 400),
+}
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
@@ -74,6 +82,7 @@ def test_an_interrupt_ends_the_wait_for_an_answer_at_once(capsys, tmp_path):
         ),
         (["predict", "SA103", "--observation", "1,,1"], 2, "pass numbers separated by commas"),
         (["predict", "SA103", "--observation", "none.npy"], 2, "pass numbers separated by commas"),
+        *((["predict", "SA103", "--observation", name], 2, "not a list of numbers") for name in DAMAGED),
         (["predict", "SA103", "--observation", "none.npy", "--server", "127.0.0.1:1"], 2, "No such file"),
         (["predict", "unknown", "--observation", "zeros"], 2, "Latest(unknown)"),
         (["predict", "SA103", "--observation", ",".join(["nan"] * 17)], 2, "values that are not finite"),
@@ -101,7 +110,9 @@ def test_an_interrupt_ends_the_wait_for_an_answer_at_once(capsys, tmp_path):
         ),
     ],
 )
-def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, capsys, in_tmp_path):
+def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, capsys, tmp_path, in_tmp_path):
+    for name, content in DAMAGED.items():
+        (tmp_path / name).write_bytes(content)
     if "--server" not in argv and "--city" not in argv:
         argv = [*argv, "--server", grid_server]
     exit_code, _, err = run(capsys, *argv)
@@ -116,27 +127,20 @@ def test_a_deadline_is_not_reported_as_a_missing_server(argv, capsys):
     assert code == 1 and error.startswith(f"error: {address}: no answer within 0.2 s; pass a longer --timeout-s")
 
 
-def test_status_without_names_and_without_models_dir_says_what_to_do(grid_server, capsys, tmp_path, in_tmp_path):
+def test_status_without_names_asks_the_given_server_about_the_models_of_city_toml(
+    grid_server, capsys, tmp_path, in_tmp_path
+):
     for _ in range(2):
         code, out, err = run(capsys, "status", "--server", grid_server)
         assert (code, out) == (2, "") and len(err.splitlines()) == 1
-        assert "models is missing or has no models" in err and err.endswith(
-            "pass their names: status MODEL [MODEL ...]\n"
-        )
+        assert "models is missing or has no models" in err and err.endswith("names: status MODEL [MODEL ...]\n")
         (tmp_path / "models").mkdir(exist_ok=True)
-
-
-def test_status_asks_the_given_server_about_the_models_of_city_toml(grid_server, capsys, tmp_path, monkeypatch):
     for name in ("SA103", "SA999", ".draft"):
         (tmp_path / "policies" / name).mkdir(parents=True)
     (tmp_path / "city.toml").write_text('[serving]\nmodels_dir = "policies"\naddress = "127.0.0.1:1"\n')
-    monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "status", "--server", grid_server)
-    assert code == 0
-    assert [line.split() for line in out.splitlines()[1:]] == [
-        ["SA103", "1", "AVAILABLE"],
-        ["SA999", "-", "NOT", "SERVED"],
-    ]
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert (code, rows) == (0, [["SA103", "1", "AVAILABLE"], ["SA999", "-", "NOT", "SERVED"]])
 
 
 def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, capsys, tmp_path, in_tmp_path):
@@ -153,14 +157,3 @@ def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, cap
     assert code == 1 and "no model server answers at 127.0.0.1:1" in error
     code, _, error = run(capsys, "predict", "SA999", "--observation", "zeros")
     assert code == 2 and "SA999 is not in any district" in error
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("a.npy", b""), ("a.npy", b"PK\x03\x04"), ("a.json", b"[" * 100_000), ("a.json", b"[1%s]" % (b"0" * 400))],
-    ids=["empty", "damaged-archive", "deep", "huge-integer"],
-)
-def test_damaged_observation_file_gives_one_error_line(name, content, grid_server, capsys, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    code, _, error = run(capsys, "predict", "SA103", "--observation", str(tmp_path / name), "--server", grid_server)
-    assert code == 2 and "not a list of numbers" in error and len(error.splitlines()) == 1

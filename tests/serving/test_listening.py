@@ -1,24 +1,35 @@
-"""The embedded server's addresses: ports, Unix socket, TLS, mTLS, gRPC settings."""
+"""The embedded server's addresses: ports, Unix socket, TLS and replaced certificates, and warnings about what clients may do."""
 
+import argparse
+import datetime
 import socket
 import threading
+from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from city.config import Serving
 from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
-from serving.client import Client, Tls
+from protos import model_server_config_pb2 as wire
+from protos.model_server_config_pb2 import SSLConfig
+from serving.client import Client, Tls, tls_files
+from serving.client.tls_files import ChangingTls, TlsFiles
 from serving.embedded import __main__ as program
-from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.config import CertificateFile, RestConfig, ServerConfig, exposure_warnings, ssl_from_file
 from serving.embedded.flags import parse
+from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.server import Server
 from serving.errors import BadRequest, Unavailable
 from tests.end_to_end.programs import free_port
+from tests.serving import certificates
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
 from tests.serving.gates import Gate
+from tests.serving.saved_models import write_garbage
 
 X = np.zeros(17, np.float32)
 
@@ -41,10 +52,17 @@ def certified():
     return authority[1], ssl, Tls(authority[1], client_certificate, client_key)
 
 
-def test_the_server_listens_on_a_unix_socket_beside_the_port(grid_models, tmp_path):
-    with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s")) as server:
-        assert answers(f"unix:{tmp_path / 's'}") and answers(f"127.0.0.1:{server.port}")
-    assert not (tmp_path / "s").exists()
+def test_the_server_listens_on_a_unix_socket_that_no_other_one_takes_over(grid_models, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    assert path.is_socket(), "left by a server that was killed"
+    with running(ServerConfig(grid_models, port=0, socket_path=path)) as server:
+        assert answers(f"unix:{path}") and answers(f"127.0.0.1:{server.port}")
+        with pytest.raises(InputError, match="it is in use; choose another --grpc_socket_path"):
+            Server(ServerConfig(grid_models, port=0, socket_path=path)).start()
+        assert answers(f"unix:{path}")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -66,23 +84,6 @@ def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(
     message = rf"^cannot listen on unix:{tmp_path / path}: .*{reason}; choose another --grpc_socket_path$"
     with pytest.raises(InputError, match=message):
         server.start()
-
-
-def test_a_socket_left_by_a_killed_server_is_taken_over(grid_models, tmp_path):
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(path))
-    assert path.is_socket()
-    with running(ServerConfig(grid_models, port=0, socket_path=path)):
-        assert answers(f"unix:{path}")
-
-
-def test_a_socket_of_a_running_server_is_not_taken_over(grid_models, tmp_path):
-    path = tmp_path / "s"
-    with running(ServerConfig(grid_models, port=0, socket_path=path)):
-        with pytest.raises(InputError, match="it is in use; choose another --grpc_socket_path"):
-            Server(ServerConfig(grid_models, port=0, socket_path=path)).start()
-        assert answers(f"unix:{path}")
 
 
 def test_the_unix_socket_uses_tls_if_it_is_configured(grid_models, tmp_path):
@@ -188,3 +189,182 @@ def test_soft_limit_of_open_files_is_only_ever_raised(limits, expected, monkeypa
     monkeypatch.setattr(program.resource, "setrlimit", lambda _, values: set_to.append(values))
     program.allow_open_files()
     assert set_to == ([] if expected is None else [expected])
+
+
+def write_server(path, authority, valid=datetime.timedelta(days=1)):
+    key, certificate, *_ = pair("server", authority, valid)
+    ssl = wire.SSLConfig(server_key=key, server_cert=certificate, custom_ca=authority[1], client_verify=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(text_format.MessageToString(ssl))
+    draft.replace(path)
+
+
+def secured(models, ssl_file, **settings):
+    ssl = ssl_from_file(ssl_file)
+    return running(ServerConfig(models, port=0, poll_s=0, ssl=ssl, ssl_file=ssl_file, **settings))
+
+
+def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, tmp_path):
+    first, second = pair("first"), pair("second")
+    ssl_file = tmp_path / "ssl.config"
+    write_server(ssl_file, first)
+    tls = ChangingTls(certificates.write(tmp_path, "client", first))
+    socket_path = tmp_path / "grpc"
+    with (
+        secured(grid_models, ssl_file, socket_path=socket_path) as server,
+        Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
+    ):
+        client.predict("SA103", X, timeout_s=10)
+        assert not tls.has_changed()
+        write_server(ssl_file, second)
+        client.predict("SA103", X, timeout_s=10)
+        client.reconnect()
+        with pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+        certificates.write(tmp_path, "client", second)
+        assert tls.has_changed()
+        client.reconnect()
+        client.predict("SA103", X, timeout_s=10)
+        with Client(f"unix:{socket_path}", tls=tls.newest, retries=0) as local:
+            local.predict("SA103", X, timeout_s=10)
+
+
+def test_key_of_another_certificate_is_refused(tmp_path):
+    authority, other = pair("authority"), pair("other")
+    files = certificates.write(tmp_path, "client", authority)
+    (tmp_path / "key").write_bytes(other[0])
+    with pytest.raises(InputError, match=r"certificate and .*key: the key does not belong to the certificate"):
+        files.read()
+    ssl = wire.SSLConfig(server_key=other[0], server_cert=authority[1])
+    (tmp_path / "ssl.config").write_text(text_format.MessageToString(ssl))
+    with pytest.raises(InputError, match=r"ssl.config: server_cert and server_key: the key does not belong"):
+        ssl_from_file(tmp_path / "ssl.config")
+
+
+def test_certificate_that_grpc_cannot_use_is_not_reported_as_a_port_in_use(grid_models, tmp_path):
+    key, certificate, *_ = pair("server")
+    damaged = certificate.replace(b"\nMII", b"\nAAA", 1)
+    ssl_file = tmp_path / "ssl.config"
+    ssl_file.write_text(text_format.MessageToString(wire.SSLConfig(server_key=key, server_cert=damaged)))
+    with (
+        pytest.raises(InputError, match=r"ssl.config: gRPC cannot use its key or certificates"),
+        secured(grid_models, ssl_file),
+    ):
+        pass
+
+
+def test_expired_certificate_is_an_error_until_a_new_one_is_there(grid_models, tmp_path):
+    authority, ssl_file = pair("authority"), tmp_path / "ssl.config"
+    write_server(ssl_file, authority, valid=datetime.timedelta(days=-1))
+    tls = ChangingTls(certificates.write(tmp_path, "client", authority))
+    with (
+        secured(grid_models, ssl_file) as server,
+        Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
+    ):
+        with pytest.raises(Unavailable, match=r"(?i)certificate"):
+            client.predict("SA103", X, timeout_s=10)
+        write_server(ssl_file, authority)
+        client.reconnect()
+        client.predict("SA103", X, timeout_s=10)
+
+
+@pytest.mark.parametrize("content", [None, "server_key: 'x'", "not a config"])
+def test_invalid_new_certificates_leave_those_before(tmp_path, content, caplog):
+    path = tmp_path / "ssl.config"
+    write_server(path, pair("authority"))
+    file = CertificateFile(path)
+    assert file.newest() is None
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    assert file.newest() is None
+    write_server(path, pair("other"))
+    assert isinstance(file.newest(), grpc.ServerCertificateConfiguration) and file.newest() is None
+
+
+def test_unreadable_client_files_leave_those_before_and_are_logged_once(tmp_path, caplog):
+    tls = ChangingTls(certificates.write(tmp_path, "client", pair("authority")))
+    before = tls.newest()
+    (tmp_path / "key").write_text("half of a")
+    assert not tls.has_changed() and not tls.has_changed() and tls.newest() == before
+    assert caplog.text.count("is not PEM") == 1
+
+
+def test_flags_complete_the_files_of_city_toml(tmp_path):
+    flags = argparse.Namespace(tls_ca=None, tls_certificate=tmp_path / "c", tls_key=tmp_path / "k")
+    serving = Serving(tls_ca=tmp_path / "ca", tls_server_name="tf-serving")
+    expected = TlsFiles(tmp_path / "ca", tmp_path / "c", tmp_path / "k", "tf-serving")
+    assert tls_files.from_flags(flags, serving) == expected
+    flags.tls_key = None
+    with pytest.raises(InputError, match="--tls-certificate and --tls-key belong together"):
+        tls_files.from_flags(flags, serving)
+    flags.tls_certificate = None
+    assert tls_files.from_flags(flags, Serving()) is None
+
+
+def lines(rest_port=0, root=None, **settings):
+    return list(exposure_warnings(ServerConfig(**settings), root, rest_port))
+
+
+MTLS, TLS = SSLConfig(client_verify=True), SSLConfig()
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (
+            {"host": "0.0.0.0"},
+            "listening on 0.0.0.0 without TLS: any client that reaches the port can run models and replace",
+        ),
+        ({"host": "0.0.0.0", "reload_rpc": False}, "can run models; pass"),
+        ({"host": "::"}, "listening on :: without TLS"),
+        ({"host": "model-server"}, "listening on model-server without TLS"),
+        ({"host": "127.0.0.1"}, None),
+        ({"host": "[::1]"}, None),
+        ({"host": "localhost"}, None),
+        ({"host": "0.0.0.0", "ssl": MTLS}, None),
+        (
+            {"host": "0.0.0.0", "ssl": MTLS, "rest_port": 8501},
+            "8501 is plain HTTP and answers any client, metrics included, although gRPC requires client certificates",
+        ),
+        ({"host": "0.0.0.0", "ssl": TLS, "rest_port": 8501}, "although gRPC has TLS"),
+        ({"root": Path("/")}, "--models_root"),
+        ({"root": Path("/srv")}, None),
+        ({"allow_any_operation": True}, "serve only models that you trust"),
+    ],
+)
+def test_what_any_client_may_do_is_named_in_one_line(settings, part):
+    found = lines(**settings)
+    assert len(found) == (part is not None) and all(part in line and "\n" not in line for line in found)
+
+
+@pytest.mark.parametrize("client_verify", ["true", "false"])
+def test_rest_beside_client_certificates_needs_its_own_flag(tmp_path, client_verify):
+    ssl = tmp_path / "ssl.config"
+    ssl.write_text(f'server_key: "k" server_cert: "c" custom_ca: "a" client_verify: {client_verify}')
+    arguments = [f"--models_dir={tmp_path}", f"--ssl_config_file={ssl}", "--rest_api_port=8501"]
+    if client_verify == "true":
+        with pytest.raises(InputError, match=r"plain HTTP and would answer any client.*--allow_rest_api_without_tls"):
+            parse(arguments)
+        arguments.append("--allow_rest_api_without_tls")
+    assert parse(arguments).rest == RestConfig(8501)
+
+
+def warned(caplog, **settings):
+    with running(ServerConfig(port=0, poll_s=3600, **settings)):
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, "; export the models"), (1000, " and 995 more; export the models")])
+def test_missing_folders_of_models_are_named_with_how_to_fix_it(tmp_path, caplog, count, more):
+    models = {f"SA{n}": ModelConfig(f"SA{n}", tmp_path / f"SA{n}") for n in range(count)}
+    (line,) = warned(caplog, models=models, model_config_file=tmp_path / "models.config")
+    begin = f"models.config: the folders of {count} of {count} models are missing: SA0 ({tmp_path / 'SA0'}), SA1 ("
+    assert begin in line and more in line and "--mounted-at" in line and "\n" not in line and len(line) < 1500
+
+
+def test_models_that_cannot_be_loaded_are_not_reported_as_missing(tmp_path, caplog):
+    write_garbage(tmp_path / "SA101" / "1")
+    assert any("no model could be loaded" in line for line in warned(caplog, models_dir=tmp_path))
+    assert not any("has no models yet" in record.getMessage() for record in caplog.records)

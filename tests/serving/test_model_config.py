@@ -5,6 +5,8 @@ import math
 import shutil
 import threading
 from concurrent import futures
+from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -52,14 +54,18 @@ def models(grid_models, tmp_path):
 
 def text(models, *entries):
     """A ModelServerConfig as text; entries: (name, folder, further fields)."""
-    return (
-        "model_config_list {\n"
-        + "".join(
-            f'config {{ name: "{name}" base_path: "{models / folder}" model_platform: "tensorflow" {more} }}\n'
-            for name, folder, more in entries
-        )
-        + "}\n"
+    configs = "".join(
+        f'config {{ name: "{name}" base_path: "{models / folder}" model_platform: "tensorflow" {more} }}\n'
+        for name, folder, more in entries
     )
+    return f"model_config_list {{ {configs} }}"
+
+
+def versions(*numbers, **labels):
+    """The fields of an entry that serves these versions, with labels."""
+    listed = " ".join(f"versions: {number}" for number in numbers)
+    labelled = " ".join(f'version_labels {{ key: "{key}" value: {number} }}' for key, number in labels.items())
+    return f"model_version_policy {{ specific {{ {listed} }} }} {labelled}"
 
 
 @contextlib.contextmanager
@@ -72,7 +78,7 @@ def served(folder, /, *entries, **settings):
         running(ServerConfig(port=0, poll_s=3600, **settings)) as server,
         grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
-        yield Api(server, channel)
+        yield Api(folder, server, channel)
 
 
 def spec_of(name, version, label):
@@ -83,8 +89,8 @@ def spec_of(name, version, label):
 class Api:
     """A server, and stubs of tensorflow-serving-api for it."""
 
-    def __init__(self, server, channel):
-        self.server, self.channel = server, channel
+    def __init__(self, models, server, channel):
+        self.models, self.server, self.channel = models, server, channel
         self.prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         self.service = model_service_pb2_grpc.ModelServiceStub(channel)
 
@@ -101,10 +107,10 @@ class Api:
         request = get_model_status_pb2.GetModelStatusRequest(model_spec=spec_of(name, None, label))
         return self.service.GetModelStatus(request, timeout=10).model_version_status
 
-    def reload(self, config, timeout_s=60):
-        """(code, details) of a reload that fails; None: it succeeded."""
+    def reload(self, *entries, config=None, timeout_s=60):
+        """(code, details) of a reload of entries that fails; None: it succeeded."""
         request = model_management_pb2.ReloadConfigRequest()
-        text_format.Parse(config, request.config)
+        text_format.Parse(text(self.models, *entries) if config is None else config, request.config)
         try:
             assert self.service.HandleReloadConfigRequest(request, timeout=timeout_s).status.error_code == 0
         except grpc.RpcError as error:
@@ -130,58 +136,44 @@ def test_the_version_policy_decides_which_versions_are_served(models, policy, nu
 
 
 def test_models_have_the_names_of_the_config(models):
-    with served(models, ("a", "first", ""), ("b", "second", ""), ("c", "missing", "")) as api:
+    all_versions = 'model_version_policy { all {} } version_labels { key: "stable" value: 3 }'
+    with served(models, ("a", "first", all_versions), ("b", "second", ""), ("c", "missing", "")) as api:
+        listed = [state.version for state in api.states("a", "stable")]
+        assert listed == [4, 3, 2, 1], "TensorFlow Serving ignores the label here"
         assert (api.version("a"), api.version("b")) == (4, 7)
         assert api.version("c") == grpc.StatusCode.NOT_FOUND, "an empty model does not affect the others"
         assert api.version("first") == grpc.StatusCode.NOT_FOUND
 
 
-def test_a_version_label_selects_a_version(models):
-    both = "model_version_policy { latest { num_versions: 2 } }"
-    labels = 'version_labels { key: "stable" value: 3 } version_labels { key: "canary" value: 4 }'
-    with served(models, ("a", "first", f"{both} {labels}")) as api:
-        assert (api.version("a", label="stable"), api.version("a", label="canary")) == (3, 4)
-        assert api.version("a", label="other") == grpc.StatusCode.INVALID_ARGUMENT
-        moved = labels.replace("value: 4", "value: 3").replace("value: 3", "value: 4", 1)
-        assert api.reload(text(models, ("a", "first", f"{both} {moved}"))) is None
-        assert (api.version("a", label="stable"), api.version("a", label="canary")) == (4, 3)
-        code, details = api.reload(text(models, ("a", "first", both + ' version_labels { key: "stable" value: 1 }')))
-        assert code == grpc.StatusCode.FAILED_PRECONDITION
-        assert (
-            details == "Request to assign label to version 1 of model a, which is not currently available for inference"
-        )
-        assert api.version("a", label="canary") == 3, "a refused config changes nothing"
-
-
-def test_label_moves_only_to_a_version_that_is_loaded_before(models):
+def test_label_selects_a_version_and_moves_only_to_one_that_is_loaded_before(models):
     """As TensorFlow Serving documents it: first a config with both versions, then one that moves the label."""
-
-    def entry(versions, stable):
-        numbers = " ".join(f"versions: {version}" for version in versions)
-        return text(
-            models,
-            (
-                "a",
-                "first",
-                f'model_version_policy {{ specific {{ {numbers} }} }} version_labels {{ key: "stable" value: {stable} '
-                "}",
-            ),
-        )
-
-    with served(models, ("a", "first", "model_version_policy { specific { versions: 3 } }")) as api:
-        assert api.reload(entry([3], 3)) is None
-        code, details = api.reload(entry([4], 4))
-        assert code == grpc.StatusCode.FAILED_PRECONDITION and "assign label to version 4 of model a" in details
-        assert (api.version("a", label="stable"), api.version("a", version=4)) == (3, grpc.StatusCode.NOT_FOUND)
-        assert api.reload(entry([3, 4], 3)) is None and api.version("a", label="stable") == 3
-        assert api.reload(entry([4], 4)) is None and api.version("a", label="stable") == 4
+    moved_too_early = "Request to assign label to version {} of model a, which is not currently available for inference"
+    with served(models, ("a", "first", versions(3))) as api:
+        for fields, refused, stable in (
+            (versions(3, stable=3), None, 3),
+            (versions(4, stable=4), moved_too_early.format(4), 3),  # a refused config changes nothing
+            (versions(3, 4, stable=3), None, 3),
+            (versions(3, 4, stable=4, canary=3), None, 4),
+            (versions(3, 4, stable=1), moved_too_early.format(1), 4),
+            (versions(4, stable=4), None, 4),
+        ):
+            expected = refused and (grpc.StatusCode.FAILED_PRECONDITION, refused)
+            assert api.reload(("a", "first", fields)) == expected
+            assert api.version("a", label="stable") == stable
+            canary = 3 if "canary" in fields or (refused and stable == 4) else grpc.StatusCode.INVALID_ARGUMENT
+            assert api.version("a", label="canary") == canary
+        assert api.version("a", version=3) == grpc.StatusCode.NOT_FOUND
+    for is_allowed in (True, False):
+        loading = LoadOptions(allow_labels_for_unavailable=is_allowed)
+        with served(models, ("a", "first", versions(3)), loading=loading) as api:
+            assert (api.reload(("a", "first", versions(3, stable=9))) is None) == is_allowed
 
 
 @pytest.mark.parametrize("entries", [[("first", "first", "")], []], ids=["models", "models_dir"])
 def test_a_reload_replaces_the_whole_configuration(models, entries):
     with served(models, *entries, models_dir=None if entries else models) as api:
         assert api.version("first") == 4
-        assert api.reload(text(models, ("b", "second", ""))) is None
+        assert api.reload(("b", "second", "")) is None
         for _ in range(2):
             assert (api.version("first"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
             api.server.poll_once()  # a later poll does not undo it
@@ -209,12 +201,12 @@ def test_a_reload_with_one_invalid_model_changes_nothing(models, caplog):
             ([("b", "/x" * 3000, "")], grpc.StatusCode.INVALID_ARGUMENT, "model b: "),
             ([("b", "/x\\000y", "")], grpc.StatusCode.INVALID_ARGUMENT, "model b: "),
         ):
-            found, details = api.reload(text(models, *entries))
+            found, details = api.reload(*entries)
             assert found == code and message in details and "\n" not in details
             assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
             assert [state.state for state in api.states("a")] == [get_model_status_pb2.ModelVersionStatus.AVAILABLE]
         assert "unloaded model=a" not in caplog.text, "not even for a moment"
-        assert api.reload("") == (
+        assert api.reload(config="") == (
             grpc.StatusCode.INVALID_ARGUMENT,
             "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
             "supported",
@@ -236,21 +228,13 @@ def test_a_reload_tells_by_how_much_metrics_grew(models):
         }  # fmt: skip
 
 
-def test_status_of_a_label_is_that_of_all_versions(models):
-    all_versions = 'model_version_policy { all {} } version_labels { key: "stable" value: 3 }'
-    with served(models, ("a", "first", all_versions)) as api:
-        assert [state.version for state in api.states("a", "stable")] == [4, 3, 2, 1], (
-            "TensorFlow Serving ignores the label here"
-        )
-
-
 def test_no_call_fails_while_configs_are_reloaded(models):
     with served(models, ("a", "first", "")) as api:
         policies = ("model_version_policy { all {} }", "model_version_policy { specific { versions: 1 } }", "")
-        with repeated(lambda: api.version("a")) as versions:
+        with repeated(lambda: api.version("a")) as seen:
             for policy in policies * 2:
-                assert api.reload(text(models, ("a", "first", policy))) is None
-        assert set(versions) == {1, 4}
+                assert api.reload(("a", "first", policy)) is None
+        assert set(seen) == {1, 4}
 
 
 def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_path, caplog):
@@ -329,37 +313,29 @@ def test_models_are_loaded_concurrently(tmp_path):
     assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
-def test_flags_have_the_names_of_tensorflow_model_server(models, in_tmp_path):
-    config = parse(
-        ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
-         "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",
-         "--grpc_max_threads=16",
-         "--allow_version_labels_for_unavailable_models=false"]
-    )  # fmt: skip
-    assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
-    assert config.loading == LoadOptions(4, 3, 5.0, False)
+DEFAULTS = LoadOptions()
 
 
-def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
-    (tmp_path / "models.config").write_text(text(models, ("a", "first", "")))
-    config = parse(
-        [
-            "--port=0",
-            "--model_name=model",
-            "--model_base_path=/models/model",
-            f"--model_config_file={tmp_path / 'models.config'}",
-        ]
-    )
-    assert list(config.models) == ["a"]
-
-
-def test_zero_and_negative_values_mean_what_they_mean_in_tensorflow_model_server(models):
-    model = f"--model_base_path={models / 'first'}"
-    for timeout, timeout_s in (("5000", 5.0), ("0", math.inf), ("-1", math.inf)):
-        config = parse([model, "--port=0", "--rest_api_port=1", f"--rest_api_timeout_in_ms={timeout}"])
-        assert config.rest == RestConfig(1, 8, timeout_s, None)
-    config = parse([model, "--port=0", "--num_load_threads=0", "--load_retry_interval_micros=-1"])
-    assert config.loading.num_load_threads == 1 and config.loading.load_retry_interval_s == 0.0
+@pytest.mark.parametrize(
+    ("flags", "read", "expected"),
+    [
+        (["--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",
+          "--allow_version_labels_for_unavailable_models=false"], "loading", LoadOptions(4, 3, 5.0, False)),
+        (["--num_load_threads=0", "--load_retry_interval_micros=-1"], "loading", replace(DEFAULTS, load_retry_interval_s=0)),
+        (["--file_system_poll_wait_seconds=0"], "poll_s", 0),
+        (["--grpc_max_threads=16"], "threads", 16),
+        *(
+            (["--rest_api_port=1", f"--rest_api_timeout_in_ms={text}"], "rest", RestConfig(1, 8, timeout_s, None))
+            for text, timeout_s in (("5000", 5.0), ("0", math.inf), ("-1", math.inf))
+        ),
+    ],
+)  # fmt: skip
+def test_flags_mean_what_they_mean_in_tensorflow_model_server(models, tmp_path, flags, read, expected):
+    one = ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", *flags]
+    config = parse(one)
+    assert config.models == {"a": ModelConfig("a", models / "first")} and getattr(config, read) == expected
+    (tmp_path / "models.config").write_text(text(models, ("b", "first", "")))
+    assert list(parse([*one, f"--model_config_file={tmp_path / 'models.config'}"]).models) == ["b"], "it comes first"
 
 
 def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path, monkeypatch):
@@ -382,13 +358,13 @@ def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path,
 def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(models, monkeypatch):
     with served(models, ("a", "first", "")) as api:
         gate = Gate(monkeypatch, api.server.manager, "load")
-        config = text(models, ("a", "first", ""), ("b", "second", ""))
+        both = ("a", "first", ""), ("b", "second", "")
         with futures.ThreadPoolExecutor(1) as pool:
-            first = pool.submit(api.reload, config)
+            first = pool.submit(api.reload, *both)
             try:
                 assert gate.began.wait(60)
                 for _ in range(3):
-                    code, details = api.reload(config, timeout_s=5)
+                    code, details = api.reload(*both, timeout_s=5)
                     assert code == grpc.StatusCode.ABORTED and "another reload is in progress" in details
                 (status,) = api.states("b")
                 assert (status.version, status.state) == (7, get_model_status_pb2.ModelVersionStatus.LOADING)
@@ -399,7 +375,7 @@ def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(model
                 gate.go.set()
             assert first.result(60) is None
         assert api.version("b") == 7
-        assert api.reload(config) is None, "after the first reload has ended"
+        assert api.reload(*both) is None, "after the first reload has ended"
 
 
 @pytest.mark.parametrize("source", ["models_dir", "models", "models_root"])
@@ -415,11 +391,11 @@ def test_reload_request_names_folders_of_the_models_only(models, source):
     with served(models, **settings) as api:
         before = api.server.manager.served()
         for path in (elsewhere / "other", models / ".." / "elsewhere" / "other", models / "link", "/"):
-            code, details = api.reload(text(models, ("b", path, "")))
+            code, details = api.reload(("b", path, ""))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert f"lies outside of {models}" in details and "--models_root" in details
         assert api.server.manager.served() == before, "a refused request changes nothing"
-        assert api.reload(text(models, ("b", "second", ""))) is None
+        assert api.reload(("b", "second", "")) is None
         assert api.server.manager.served() == {"b": [7]}
 
 
@@ -428,15 +404,20 @@ def test_root_of_several_models_is_the_folder_that_holds_them_all(tmp_path):
     assert common_folder(configs) == tmp_path.resolve()
 
 
-def test_server_that_started_without_models_accepts_no_folder_of_a_request(models):
-    with served(models, model_config_file=models / "none") as api:
-        code, details = api.reload(text(models, ("b", "second", "")))
-        assert code is grpc.StatusCode.INVALID_ARGUMENT and "started without models" in details
-
-
-def test_reload_requests_can_be_switched_off(models):
-    config = parse([f"--models_dir={models}", f"--city={GRID / 'city.toml'}", "--enable_reload_config_request=false"])
-    with served(models, models_dir=models, reload_rpc=config.reload_rpc) as api:
-        code, details = api.reload(text(models, ("b", "second", "")))
-        assert code is grpc.StatusCode.UNIMPLEMENTED and "--enable_reload_config_request=false" in details
-        assert api.server.manager.served().keys() == {"first", "second"}
+@pytest.mark.parametrize(
+    ("settings", "code", "part"),
+    [
+        ({"model_config_file": Path("none")}, grpc.StatusCode.INVALID_ARGUMENT, "started without models"),
+        (
+            {"model_config_file": Path("none"), "reload_rpc": False},
+            grpc.StatusCode.UNIMPLEMENTED,
+            "--enable_reload_config_request=false",
+        ),
+    ],
+)
+def test_server_without_models_or_with_reloads_switched_off_refuses_them(models, settings, code, part):
+    flags = [f"--models_dir={models}", f"--city={GRID / 'city.toml'}"]
+    assert parse(flags).reload_rpc and not parse([*flags, "--enable_reload_config_request=false"]).reload_rpc
+    with served(models, **settings) as api:
+        found, details = api.reload(("b", "second", ""))
+        assert found is code and part in details and api.server.manager.served() == {}

@@ -4,8 +4,6 @@ import io
 import logging
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from concurrent import futures
 from types import SimpleNamespace
@@ -30,7 +28,7 @@ from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.predict import run_request
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.events import event, log
+from serving.embedded.telemetry import event, log
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, Overloaded
 from tests.end_to_end.programs import program
 from tests.serving.conftest import connected, requests, running
@@ -81,15 +79,11 @@ def test_a_burst_of_calls_beyond_the_queue_is_refused_and_not_cancelled(grid_mod
     assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
 
 
-@pytest.mark.parametrize("label", [" ", "a "])
-def test_details_of_a_status_have_no_blank_at_their_ends(grid_models, label):
-    with (
-        connected(ServerConfig(grid_models, port=0, poll_s=0)) as (_, client),
-        pytest.raises(BadRequest) as refused,
-    ):
-        client.predict("SA103", X, version=label)
-    assert str(refused.value).startswith("Unrecognized servable version label:")
-    assert str(refused.value) == str(refused.value).strip()
+def test_details_of_a_status_have_no_blank_at_their_ends(raw):
+    for label in (" ", "a "):
+        request = wire.PredictRequest(model_spec=wire.ModelSpec(name="SA103", version_label=label))
+        _, details = code_of(raw["PredictionService/Predict"], request.SerializeToString())
+        assert details.startswith("Unrecognized servable version label:") and details == details.strip()
 
 
 def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch):
@@ -104,15 +98,6 @@ def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch
             assert first.result(timeout=20)
             client.predict("SA103", X, timeout_s=20)
             assert requests(server) == 2, "the calls whose deadline passed in the queue were not run"
-
-
-def test_only_inference_is_counted_over_grpc(grid_models):
-    with connected(ServerConfig(grid_models, port=0, poll_s=0)) as (server, client):
-        client.status("SA103")
-        client.signatures("SA103")
-        assert requests(server) == 0
-        client.predict("SA103", X, timeout_s=20)
-        assert requests(server) == 1
 
 
 def test_a_message_of_12_mb_is_accepted(non_policy_server):
@@ -154,6 +139,11 @@ def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, t
     folder = tmp_path / "m" / "SA103"
     shutil.copytree(grid_models / "SA103", folder)
     with connected(ServerConfig(tmp_path / "m", port=0, poll_s=3600)) as (server, client):
+        client.status("SA103")
+        client.signatures("SA103")
+        assert requests(server) == 0, "only inference is counted"
+        client.predict("SA103", X, timeout_s=20)
+        assert requests(server) == 1
         with pytest.raises(ModelNotFound, match="unknown-model"):
             client.predict("unknown-model", X)
         assert "unknown-model" not in server.metrics.text().decode(), "clients cannot add labels"
@@ -182,16 +172,6 @@ def test_an_event_gives_one_line_for_any_value(text):
     finally:
         log.removeHandler(handler)
     assert " ERROR event key=" in lines.getvalue() and len(lines.getvalue().splitlines()) == 1
-
-
-def test_the_server_does_not_import_tensorflow(grid_models):
-    code = (
-        "import sys; from pathlib import Path; from serving.embedded.config import ServerConfig; from "
-        "serving.embedded.server import Server; s = Server(ServerConfig(Path(sys.argv[1]), port=0, poll_s=0)); "
-        "s.start(); print('tensorflow' in sys.modules, len(s.manager.served())); s.stop()"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(grid_models)], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split()[0] == "False" and int(done.stdout.split()[1]) > 3, done.stderr
 
 
 shapes = st.lists(st.one_of(st.integers(-3, 40), st.sampled_from([2**31, 2**50, 2**63 - 1, -(2**63)])), max_size=4)
@@ -243,14 +223,14 @@ def code_of(call, data):
 
 
 @given(malformed())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_malformed_request_is_answered_with_a_client_error(raw, request_bytes):
     code, details = code_of(raw["PredictionService/Predict"], request_bytes)
     assert code in ALLOWED, (code, details)
 
 
 @given(st.sampled_from(["Predict", "GetModelMetadata"]), st.binary(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_random_bytes_are_answered_with_a_client_error(raw, name, data):
     code, details = code_of(raw[f"PredictionService/{name}"], data)
     assert code in ALLOWED or (code == "INTERNAL" and "cannot be parsed" in details), (code, details)
@@ -312,18 +292,27 @@ def test_a_method_does_not_run_after_the_deadline():
     assert status_of(function, 0.0)[0] is grpc.StatusCode.DEADLINE_EXCEEDED and not function.called
 
 
-@pytest.mark.parametrize("error", [EncodeError("Failed to serialize proto"), SystemError("Negative size")])
-def test_response_that_cannot_be_encoded_is_one_line(error, caplog):
+def unencodable(error):
+    return lambda request: Mock(SerializeToString=Mock(side_effect=error))
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "part", "is_logged"),
+    [
+        (
+            unencodable(EncodeError("Failed to serialize proto")),
+            "INVALID_ARGUMENT",
+            "than the 2 GiB of a message",
+            False,
+        ),
+        (unencodable(SystemError("Negative size")), "INVALID_ARGUMENT", "more than the 2 GiB of a message", False),
+        (Mock(side_effect=SystemError("no exception set")), "INTERNAL", "SystemError: no exception set", True),
+    ],
+)
+def test_response_that_cannot_be_encoded_is_one_line_and_a_bug_has_a_traceback(function, code, part, is_logged, caplog):
     caplog.set_level(logging.WARNING)  # whatever earlier tests have left
-    code, details = status_of(lambda request: Mock(SerializeToString=Mock(side_effect=error)))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT and "more than the 2 GiB of a message" in details
-    assert not caplog.records
-
-
-def test_system_error_of_an_rpc_is_not_reported_as_a_large_response(caplog):
-    code, details = status_of(Mock(side_effect=SystemError("error return without exception set")))
-    assert (code, details) == (grpc.StatusCode.INTERNAL, "SystemError: error return without exception set")
-    assert caplog.records
+    found, details = status_of(function)
+    assert found.name == code and part in details and bool(caplog.records) == is_logged
 
 
 def test_server_receives_at_most_what_a_message_may_have():

@@ -31,7 +31,7 @@ from signals.contract import incomplete
 from tests.conftest import GRID
 from tests.end_to_end.programs import program
 from tests.serving import saved_models
-from tests.serving.conftest import connected, running
+from tests.serving.conftest import connected
 from tests.serving.gates import repeated
 
 X = np.zeros(17, np.float32)
@@ -80,20 +80,6 @@ def test_no_call_fails_while_versions_change(models):
         assert version_of(client) == 7 and versions == sorted(versions)
 
 
-def test_an_older_version_is_served_while_the_newest_fails_to_load(models):
-    bad = models / MODEL / "2"
-    saved_models.write_garbage(bad)
-    with served(models) as (server, client):
-        assert version_of(client) == 1
-        newest = client.status(MODEL)[0]
-        assert newest.version == 2 and newest.state == 50 and newest.status.error_code != 0
-        # it is tried again after its files have changed
-        shutil.rmtree(bad)
-        shutil.copytree(models / MODEL / "1", bad)
-        server.poll_once()
-        assert version_of(client) == 2
-
-
 @pytest.mark.parametrize(
     "name", ["variables/variables.data-00000-of-00001", "variables/variables.index", "saved_model.pb"]
 )
@@ -109,30 +95,13 @@ def test_a_half_copied_version_is_served_when_it_is_complete(models, name):
             part.write_bytes(content[:size])
             server.poll_once()
             assert version_of(client) == 1
+            newest = client.status(MODEL)[0]
+            assert (newest.version, newest.state) == (5, 50) and newest.status.error_code != 0
         part.write_bytes(content)
         server.poll_once()
         assert version_of(client) == 5
-
-
-@pytest.mark.parametrize("flags", [{}, {"allow_any_operation": True}])
-def test_the_old_version_is_served_until_the_variables_of_the_new_one_have_arrived(models, flags):
-    whole, new = models / MODEL / "1", models / MODEL / "5"
-    new.mkdir()
-    shutil.copy(whole / "saved_model.pb", new)
-    with connected(ServerConfig(models, port=0, poll_s=3600, **flags)) as (server, client):
-        for folder in ("assets", "variables"):
-            (new / folder).mkdir()
-            server.poll_once()
-            assert version_of(client) == 1
-            status = client.status(MODEL)[0]
-            assert status.state == 50 and re.search(
-                "6 of its 6 variables have no value, such as", status.status.error_message
-            )
-        shutil.copytree(whole / "variables", new / "variables", dirs_exist_ok=True)
-        server.poll_once()
-        assert version_of(client) == 5
         # files that are overwritten in place take nothing away either
-        shutil.rmtree(new / "variables")
+        part.write_bytes(b"")
         server.poll_once()
         assert version_of(client) == 5
 
@@ -221,17 +190,26 @@ def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, part, monkeypatc
     assert len(lines) == 1 and part in lines[0], lines
 
 
-def test_an_invalid_warm_up_file_fails_its_own_version_only(models):
-    bad = models / "AA1" / "1"
-    shutil.copytree(models / MODEL / "1", bad)
-    with tf.io.TFRecordWriter(str(bad / "assets.extra" / "tf_serving_warmup_requests")) as file:
-        file.write(b"\xff\xff\xff\xff")
+def test_an_invalid_warm_up_file_fails_its_own_version_only_and_a_record_may_leave_out_its_model(models):
+    record = pb.PredictionLog()
+    tensor = record.predict_log.request.inputs["observation"]
+    tensor.dtype = 1
+    for size in (1, 17):
+        tensor.tensor_shape.dim.add(size=size)
+    good = record.SerializeToString()
+    for tl, records in (("AA1", [b"\xff\xff\xff\xff"]), ("AA2", [good, pb.PredictionLog().SerializeToString()])):
+        shutil.copytree(models / MODEL / "1", models / tl / "1")
+        with tf.io.TFRecordWriter(str(models / tl / "1" / "assets.extra" / "tf_serving_warmup_requests")) as file:
+            for each in records:
+                file.write(each)
+    shutil.copytree(models / "AA2" / "1", models / "AA3" / "1")
+    with (models / "AA3" / "1" / "assets.extra" / "tf_serving_warmup_requests").open("r+b") as file:
+        file.truncate(len(good))
     with served(models) as (server, client):
         assert version_of(client) == 1
-        assert client.status("AA1")[0].status.error_code != 0
-        shutil.copytree(models / MODEL / "1", models / MODEL / "2")
-        server.poll_once()
-        assert version_of(client) == 2
+        assert server.manager.served() == {MODEL: [1], "AA2": [1]}
+        errors = {tl: client.status(tl)[0].status.error_message for tl in ("AA1", "AA3")}
+        assert "a warm-up record failed" in errors["AA1"] and "truncated" in errors["AA3"]
 
 
 def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch, caplog):
@@ -287,21 +265,6 @@ def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path)
         _, before = server.manager.find(wire.ModelSpec(name=MODEL))
         server.reconfigure({MODEL: ModelConfig(MODEL, tmp_path / "copy")})
         assert version_of(client) == 1 and server.manager.find(wire.ModelSpec(name=MODEL))[1] is not before
-
-
-def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):
-    shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
-    file = tmp_path / "SA103" / "1" / "assets.extra" / "tf_serving_warmup_requests"
-    record = pb.PredictionLog()
-    tensor = record.predict_log.request.inputs["observation"]
-    tensor.dtype = 1
-    for size in (1, 17):
-        tensor.tensor_shape.dim.add(size=size)
-    with tf.io.TFRecordWriter(str(file)) as records:
-        for log_record in (record, pb.PredictionLog()):
-            records.write(log_record.SerializeToString())
-    with running(ServerConfig(tmp_path, port=0, poll_s=0)) as server:
-        assert server.manager.served() == {"SA103": [1]}
 
 
 @pytest.mark.slow

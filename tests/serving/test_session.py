@@ -90,13 +90,8 @@ def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(non_policy_mo
 def test_large_graphs_run_in_tensorflows_threads_and_give_the_same_actions(grid_models, tmp_path, monkeypatch):
     def wide(size):
         x = tf1.placeholder(tf.float32, [None, size], "x")
-        return {
-            "serving_default": (
-                saved_models.PREDICT,
-                {"x": x},
-                {"action": tf.add_n([tf.tanh(x * n) for n in range(9)])},
-            )
-        }
+        outputs = {"action": tf.add_n([tf.tanh(x * n) for n in range(9)])}
+        return {"serving_default": (saved_models.PREDICT, {"x": x}, outputs)}
 
     for name, size in (("small", 10), ("large", 1_000_000)):
         saved_models.write(tmp_path / name, lambda size=size: wide(size))

@@ -1,11 +1,14 @@
-"""Signatures of models: whose are accepted, and that a version is the one that was signed, for its TL and number."""
+"""Signatures of models: whose are accepted, that a version is the one that was signed, and servers that require them."""
 
 import datetime
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -13,9 +16,14 @@ from city.errors import InputError
 from city.signatures import Signers
 from serving import signed_models
 from serving.__main__ import main
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.embedded.flags import parse
+from serving.embedded.models.model_config import ModelConfig
 from tests.conftest import ROOT
 from tests.error_lines import assert_refused
 from tests.serving.certificates import pair
+from tests.serving.conftest import running
 from tests.serving.signed_versions import Keys, edit, purpose, sign, usage, write_keys, write_version
 
 EXPIRED = datetime.timedelta(seconds=-1)
@@ -40,6 +48,9 @@ def verify(version, keys, tl="SA101", number=3, copy_to=None):
 
 
 def refused(version, keys, match, **arguments):
+    """Verified if there is no reason to refuse it."""
+    if match is None:
+        return verify(version, keys, **arguments)
     with pytest.raises(InputError, match=match) as error:
         verify(version, keys, **arguments)
     assert str(error.value).startswith(f"{version}: ")
@@ -102,18 +113,14 @@ def test_a_version_that_was_changed_is_refused(version, keys, change, message):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "x", "{}", "[]", "1", '{"dsseEnvelope": [], "verificationMaterial": 3}', "[" * 9999]
+    "content", ["", "x", "{}", "[]", "1", '{"dsseEnvelope": [], "verificationMaterial": 3}', "[" * 9999, None]
 )
-def test_a_signature_that_is_garbage_is_refused_in_one_line(version, keys, content):
-    (version / "model.sig").write_text(content)
-    refused(version, keys, "model.sig is not a signature of model-signing")
-
-
-def test_every_byte_of_a_signature_that_is_cut_off_is_missed(version, keys):
-    content = (version / "model.sig").read_bytes()
-    for size in range(0, len(content), 97):
-        (version / "model.sig").write_bytes(content[:size])
-        refused(version, keys, "model.sig is not a signature")
+def test_a_signature_that_is_garbage_or_cut_off_is_refused_in_one_line(version, keys, content):
+    whole = (version / "model.sig").read_bytes()
+    parts = [whole[:size] for size in range(0, len(whole), 97)]
+    for part in parts if content is None else [content.encode()]:
+        (version / "model.sig").write_bytes(part)
+        refused(version, keys, "model.sig is not a signature of model-signing")
 
 
 def test_a_signature_by_another_key_is_refused(version, keys, tmp_path):
@@ -143,10 +150,7 @@ def test_a_statement_that_was_changed_or_is_of_another_kind_is_refused(version, 
     ):
         (version / "model.sig").write_bytes(original)
         edit(version, change, private_key)
-        if message is None:
-            verify(version, keys)
-        else:
-            refused(version, keys, message)
+        refused(version, keys, message)
 
 
 def test_the_copy_holds_the_verified_bytes(version, keys, tmp_path):
@@ -177,79 +181,41 @@ def certified(folder, chain, listed, signs_with=None):
 SIGNS = (usage(), purpose("CODE_SIGNING"))
 
 
-def test_signers_are_accepted_by_their_authority_and_by_their_own_certificate(tmp_path):
-    authority = pair("authority")
-    issuer = pair("issuer", authority, extensions=[usage(issues=True)], is_authority=True)
-    signer = pair("signer", issuer, extensions=SIGNS)
-    for k, listed in enumerate((authority, issuer, signer)):
-        (tmp_path / str(k)).mkdir()
-        version, keys = certified(tmp_path / str(k), [signer, issuer], [listed])
-        verify(version, keys)
-        config = library.verifying.Config().use_certificate_verifier(
-            certificate_chain=[tmp_path / str(k) / "trusted.pem"]
-        )
-        if listed is authority:
-            config.verify(version, version / "model.sig")
-
-
-def test_an_expired_signer_is_refused_though_model_signing_accepts_it(tmp_path):
-    authority = pair("authority")
-    version, keys = certified(tmp_path, [pair("signer", authority, EXPIRED, SIGNS)], [authority])
-    config = library.verifying.Config().use_certificate_verifier(certificate_chain=[keys.public])
-    config.verify(version, version / "model.sig")
-    refused(version, keys, "certificate of its signer is not valid.*sign with a valid certificate")
-
-
-def test_a_chain_with_an_expired_or_foreign_authority_is_refused(tmp_path):
-    expired, other = pair("authority", valid=EXPIRED), pair("authority")
-    for k, (issuer, listed) in enumerate(((expired, expired), (pair("authority"), other))):
-        (tmp_path / str(k)).mkdir()
-        version, keys = certified(tmp_path / str(k), [pair("signer", issuer, extensions=SIGNS)], [listed])
-        refused(version, keys, "certificate of its signer is not valid")
+INVALID = "certificate of its signer is not valid"
+ISSUER = {"extensions": [usage(issues=True)], "is_authority": True}
 
 
 @pytest.mark.parametrize(
-    ("extensions", "reason"),
+    ("signer", "issuer", "listed", "reason"),
     [
-        ((usage(),), None),
-        (SIGNS, None),
-        ((), "missing required extension"),
-        ((usage(signs=False), purpose("CODE_SIGNING")), "lacks digitalSignature"),
-        ((usage(), purpose("SERVER_AUTH")), "lacks codeSigning"),
+        *(({}, ISSUER, listed, None) for listed in ("authority", "issuer", "signer")),
+        ({"valid": EXPIRED}, None, "authority", f"{INVALID}.*sign with a valid certificate"),
+        ({}, None, "expired", INVALID),
+        ({}, None, "other", INVALID),
+        # a certificate must be one for signatures
+        ({"extensions": (usage(),)}, None, "authority", None),
+        ({}, None, "authority", None),
+        ({"extensions": ()}, None, "authority", "missing required extension"),
+        ({"extensions": (usage(signs=False), purpose("CODE_SIGNING"))}, None, "authority", "lacks digitalSignature"),
+        ({"extensions": (usage(), purpose("SERVER_AUTH"))}, None, "authority", "lacks codeSigning"),
+        ({"curve": ec.SECP384R1}, None, "authority", "is not a key of the curve P-256"),
+        # only an authority issues certificates
+        ({}, {**ISSUER, "extensions": ()}, "authority", None),
+        ({}, {**ISSUER, "extensions": (usage(),)}, "authority", "lacks keyCertSign"),
+        ({}, {**ISSUER, "is_authority": False}, "authority", "not valid"),
     ],
 )
-def test_a_certificate_must_be_one_for_signatures(tmp_path, extensions, reason):
-    authority = pair("authority")
-    version, keys = certified(tmp_path, [pair("signer", authority, extensions=extensions)], [authority])
-    if reason is None:
-        verify(version, keys)
-    else:
-        refused(version, keys, reason)
-
-
-@pytest.mark.parametrize(
-    ("extensions", "is_authority", "reason"),
-    [
-        ((usage(issues=True),), True, None),
-        ((), True, None),
-        ((usage(),), True, "lacks keyCertSign"),
-        ((usage(issues=True),), False, "not valid"),
-    ],
-)
-def test_only_an_authority_issues_certificates(tmp_path, extensions, is_authority, reason):
-    authority = pair("authority")
-    issuer = pair("issuer", authority, extensions=extensions, is_authority=is_authority)
-    version, keys = certified(tmp_path, [pair("signer", issuer, extensions=SIGNS), issuer], [authority])
-    if reason is None:
-        verify(version, keys)
-    else:
-        refused(version, keys, reason)
-
-
-def test_a_certified_key_that_is_not_p256_is_refused(tmp_path):
-    authority = pair("authority")
-    version, keys = certified(tmp_path, [pair("signer", authority, extensions=SIGNS, curve=ec.SECP384R1)], [authority])
-    refused(version, keys, "is not a key of the curve P-256")
+def test_certificates_of_signers(tmp_path, signer, issuer, listed, reason):
+    pairs = {"authority": pair("authority"), "other": pair("authority"), "expired": pair("authority", valid=EXPIRED)}
+    root = pairs["expired" if listed == "expired" else "authority"]
+    pairs["issuer"] = pair("issuer", root, **issuer) if issuer else root
+    pairs["signer"] = pair("signer", pairs["issuer"], **{"extensions": SIGNS, **signer})
+    chain = [pairs["signer"], pairs["issuer"]] if issuer else [pairs["signer"]]
+    version, keys = certified(tmp_path, chain, [pairs[listed]])
+    refused(version, keys, reason)
+    if listed == "authority" and (reason is None or "valid" in signer):  # model-signing accepts an expired signer
+        config = library.verifying.Config().use_certificate_verifier(certificate_chain=[keys.public])
+        config.verify(version, version / "model.sig")
 
 
 def test_a_certificate_in_a_signature_does_not_make_its_key_accepted(tmp_path):
@@ -289,9 +255,6 @@ def test_a_file_of_signers_that_cannot_be_used_is_named(tmp_path, content, messa
         (tmp_path / "signers.pem").write_bytes(content)
     with pytest.raises(InputError, match=f"signers.pem: {message}"):
         Signers.read(tmp_path / "signers.pem")
-
-
-def test_a_public_key_of_another_curve_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"wide\.public\.pem: is not a key of the curve P-256"):
         Signers.read(write_keys(tmp_path, "wide", ec.SECP384R1).public)
 
@@ -340,3 +303,88 @@ def test_command_needs_models_that_exist(keys, capsys, tmp_path):
     ):
         assert main(["verify", *map(str, arguments), "--signed-by", str(keys.public)], "greenserve") == 2
         assert_refused(capsys, message)
+
+
+X = np.zeros(17, np.float32)
+
+
+@pytest.fixture
+def models(tmp_path, grid_models, keys):
+    """A folder with a signed version 1 of SA103, and one of SA105 without a signature."""
+    for tl in ("SA103", "SA105"):
+        shutil.copytree(grid_models / tl, tmp_path / "models" / tl)
+    sign(tmp_path / "models" / "SA103" / "1", keys, "SA103", 1)
+    return tmp_path / "models"
+
+
+def requiring(keys, models_dir=None, **settings):
+    return ServerConfig(models_dir, port=0, poll_s=0, signers=Signers.read(keys.public), **settings)
+
+
+def status(server, tl):
+    with Client(f"127.0.0.1:{server.port}", retries=0) as client:
+        return client.status(tl)[0].status.error_message
+
+
+def test_only_signed_models_are_loaded_and_the_log_says_why(models, keys, caplog):
+    with running(requiring(keys, models)) as server:
+        assert server.manager.served() == {"SA103": [1]}
+        assert "SA105/1: is not signed: model.sig is missing" in status(server, "SA105")
+        with Client(f"127.0.0.1:{server.port}") as client:
+            assert client.predict("SA103", X)["action"].shape == (1, 1)
+    (record,) = [record for record in caplog.records if record.message == "load_failed"]
+    assert record.fields["model"] == "SA105" and "is not signed" in str(record.fields["error"])
+    with running(ServerConfig(models, port=0, poll_s=0)) as server:
+        assert server.manager.served() == {"SA103": [1], "SA105": [1]}
+
+
+def test_version_served_before_stays_when_a_newer_one_is_refused_or_its_own_files_are_changed(models, keys):
+    with running(requiring(keys, models)) as server:
+        shutil.copytree(models / "SA103" / "1", models / "SA103" / "2")
+        server.poll_once()
+        assert server.manager.served() == {"SA103": [1]}
+        assert "is signed as model 1 of SA103, not 2 of SA103" in status(server, "SA103")
+        shutil.rmtree(models / "SA103" / "2")
+        (models / "SA103" / "1" / "assets.extra" / "more").write_text("x")
+        server.poll_once()
+        assert server.manager.served() == {"SA103": [1]}
+        with Client(f"127.0.0.1:{server.port}", retries=0) as client:
+            errors = {each.version: each.status.error_message for each in client.status("SA103")}
+        assert "assets.extra/more added after it was signed" in errors[1]
+
+
+def test_model_is_not_served_under_the_name_of_another(models, keys):
+    base = models / "SA103"
+    for name, served in (("SA103", {"SA103": [1]}), ("SA105", {})):
+        with running(requiring(keys, models={name: ModelConfig(name, base)})) as server:
+            assert server.manager.served() == served
+
+
+def test_files_that_change_after_their_verification_are_not_loaded(models, keys, monkeypatch):
+    verify = signed_models.verify
+
+    def verify_and_change(version, *arguments):
+        verify(version, *arguments)
+        (version / "saved_model.pb").write_bytes(b"another graph")
+
+    monkeypatch.setattr(signed_models, "verify", verify_and_change)
+    with running(requiring(keys, models)) as server, Client(f"127.0.0.1:{server.port}") as client:
+        assert client.predict("SA103", X)["action"].shape == (1, 1)
+
+
+def test_copies_that_were_loaded_or_refused_are_removed(models, keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    Path(tempfile.gettempdir()).mkdir()
+    (models / "SA105" / "1" / "saved_model.pb").write_bytes(b"no graph")
+    sign(models / "SA105" / "1", keys, "SA105", 1)
+    with running(requiring(keys, models)) as server:
+        assert not [*(tmp_path / "tmp").iterdir()]
+        assert f"{models / 'SA105' / '1' / 'saved_model.pb'}: cannot be read" in status(server, "SA105")
+
+
+def test_flag_names_the_signers_and_a_wrong_file_is_refused_at_the_start(models, keys, in_tmp_path):
+    assert parse(["--models-dir", str(models)]).signers is None
+    assert len(parse(["--models-dir", str(models), f"--require_signed_by={keys.public}"]).signers.keys) == 1
+    for file, message in ((keys.private, "holds no public key"), (models / "none.pem", "cannot be read")):
+        with pytest.raises(InputError, match=message):
+            parse(["--models-dir", str(models), f"--require_signed_by={file}"])

@@ -25,8 +25,7 @@ from serving.embedded.models.servable import LoadError, Servable
 from serving.embedded.models.version_files import Fingerprint
 from serving.embedded.models.version_policy import Operation, next_servable_action
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.events import event, log
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.telemetry import ServerMetrics, event, log
 
 LOAD_THREAD_NICENESS = 10
 

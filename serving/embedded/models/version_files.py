@@ -27,12 +27,6 @@ def folder_of(fingerprint: Fingerprint) -> Path:
     return Path(fingerprint[0][0])
 
 
-def scan(models_dir: Path) -> dict[str, dict[int, Fingerprint]]:
-    """Model -> versions, for all models in a folder that have any. Raises OSError."""
-    models = {folder.name: versions(folder) for folder in model_folders.subfolders(models_dir)}
-    return {name: files for name, files in models.items() if files}
-
-
 def _fingerprint(folder: Path) -> Fingerprint:
     files: list[tuple[str, int, int]] = []
     pending = [str(folder)]

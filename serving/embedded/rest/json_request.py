@@ -1,5 +1,5 @@
-"""Convert the REST API's Predict requests to arrays; formats and statuses are those of tensorflow/serving's
-json_tensor.cc."""
+"""Parse the REST API's Predict requests and convert them to arrays, with the formats and statuses of
+tensorflow/serving's json_tensor.cc."""
 
 import base64
 import binascii
@@ -9,10 +9,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import rapidjson
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from serving.embedded.status import StatusError
+from serving.embedded.rest.request_body import BLOCK_BYTES
+from serving.embedded.status import StatusError, refuse
 from serving.tensors import DT_BOOL, DT_STRING, NUMPY_DTYPES, type_name
 
 _INVALID = StatusCode.INVALID_ARGUMENT
@@ -31,15 +33,61 @@ MAX_DEPTH = 64
 MAX_SHOWN_CHARS = 40
 Check = Callable[[], None]
 """Called between steps of a long conversion; may raise StatusError to stop."""
+_TEXT_AFTER = re.compile(r"Parse error at offset (\d+): .*must not be followed.*", re.DOTALL)
+
+
+class _Decoder(rapidjson.Decoder):
+    def start_object(self) -> list[tuple[str, Any]]:
+        return []
+
+    def end_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return dict(reversed(pairs))  # the first value of a repeated key counts, as in TensorFlow Serving
+
+
+_decode = _Decoder(number_mode=rapidjson.NM_NATIVE | rapidjson.NM_NAN)
+
+
+class _Blocks:
+    """A text in blocks, as a file. Between two blocks Python runs other threads, and `check` may raise StatusError."""
+
+    def __init__(self, text: bytes, check: Check) -> None:
+        self._text = text
+        self._check = check
+        self._offset = 0
+
+    def read(self, size: int) -> bytes:
+        self._check()
+        begin = self._offset
+        self._offset += size
+        return self._text[begin : self._offset]
+
+
+def parse(text: bytes, check: Check = lambda: None) -> Any:
+    """Parse the JSON value at the start of a text, as TensorFlow Serving does: RapidJSON allows NaN and Infinity.
+
+    The text after the value is ignored.
+
+    Args:
+        text: UTF-8.
+        check: called between blocks of a long text; may raise StatusError to stop.
+
+    Raises:
+        StatusError: the text is not JSON.
+    """
+    blocks: Any = _Blocks(text.removeprefix(b"\xef\xbb\xbf"), check)  # read() is all that the parser calls
+    try:
+        return _decode(blocks, chunk_size=BLOCK_BYTES)
+    except (UnicodeDecodeError, rapidjson.JSONDecodeError, RecursionError) as error:
+        if match := _TEXT_AFTER.fullmatch(str(error)):
+            return parse(text[: int(match[1])], check)
+        raise StatusError(StatusCode.INVALID_ARGUMENT, f"the body is not JSON: {error}") from None
 
 
 def signature_name(document: Any) -> str:
     """The signature's name in a request; empty for the default. Raises StatusError."""
-    if not isinstance(document, dict):
-        raise StatusError(_INVALID, "the body must be an object")
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
-        raise StatusError(_INVALID, "'signature_name' must be a string")
+    refuse((not isinstance(document, dict), "the body must be an object"))
+    name: str = document.get("signature_name", "")
+    refuse((not isinstance(name, str), "'signature_name' must be a string"))
     return name
 
 
@@ -50,22 +98,20 @@ def input_arrays(
 
     `inputs`: input key -> dtype.
     """
-    if ("instances" in document) == ("inputs" in document):
-        raise StatusError(_INVALID, "the body must have either 'instances', a list of rows, or 'inputs'")
+    is_unclear = ("instances" in document) == ("inputs" in document)
+    refuse((is_unclear, "the body must have either 'instances', a list of rows, or 'inputs'"))
     if "instances" in document:
         columns, layout = _columns(document["instances"], inputs), ROW
     else:
         value, layout = document["inputs"], COLUMNAR
         columns = value if _has_keys(value) else {_only_key(inputs): value}
-        if missing := [key for key in inputs if key not in columns]:
-            raise StatusError(_INVALID, f"'inputs' lacks {missing[0]!r}")
+        refuse(*((key not in columns, f"'inputs' lacks {key!r}") for key in inputs))
     return {key: _tensor(columns[key], key, dtype, check) for key, dtype in inputs.items()}, layout
 
 
 def _columns(rows: Any, inputs: Mapping[str, int]) -> dict[str, list[Any]]:
     """Input key -> its values in all rows. Raises StatusError."""
-    if not isinstance(rows, list) or not rows:
-        raise StatusError(_INVALID, "'instances' must be a list of at least one row")
+    refuse((not isinstance(rows, list) or not rows, "'instances' must be a list of at least one row"))
     if not any(map(_has_keys, rows)):
         return {_only_key(inputs): rows}
     names = ", ".join(inputs)
@@ -77,8 +123,7 @@ def _columns(rows: Any, inputs: Mapping[str, int]) -> dict[str, list[Any]]:
 
 def _only_key(inputs: Mapping[str, int]) -> str:
     """The key of a signature's only input. Raises StatusError if it has several."""
-    if len(inputs) > 1:
-        raise StatusError(_INVALID, f"the signature has several inputs; send objects with the keys {', '.join(inputs)}")
+    refuse((len(inputs) > 1, f"the signature has several inputs; send objects with the keys {', '.join(inputs)}"))
     return next(iter(inputs))
 
 
@@ -121,10 +166,11 @@ def _flatten(value: Any, key: str, check: Check) -> tuple[list[int], list[Any]]:
     values = [value]
     while list in (types := set(map(type, values))):
         check()
-        if types != {list} or len(set(map(len, values))) != 1:
-            raise StatusError(_INVALID, f"input {key}: its lists differ in length at depth {len(shape)}")
-        if len(shape) == MAX_DEPTH:
-            raise StatusError(_INVALID, f"input {key}: lists are nested more than {MAX_DEPTH} deep")
+        differ = types != {list} or len(set(map(len, values))) != 1
+        refuse(
+            (differ, f"input {key}: its lists differ in length at depth {len(shape)}"),
+            (len(shape) == MAX_DEPTH, f"input {key}: lists are nested more than {MAX_DEPTH} deep"),
+        )
         shape.append(len(values[0]))
         values = list(chain.from_iterable(values))
     check()

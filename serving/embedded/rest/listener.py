@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from serving.embedded.telemetry.events import log
+from serving.embedded.telemetry import log
 
 MAX_PENDING_CONNECTIONS = 4096
 """Connections that may wait to be accepted; on Linux net.core.somaxconn limits it further."""

@@ -23,16 +23,13 @@ from protos import predict_pb2 as wire
 from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.config import RestConfig, port_error
 from serving.embedded.models.manager import ModelManager
-from serving.embedded.rest import json_document, json_request, json_response
+from serving.embedded.rest import json_request, json_response
 from serving.embedded.rest.listener import RestListener
 from serving.embedded.rest.request_body import Body, Budget
-from serving.embedded.rpc.get_model_metadata import get_model_metadata
-from serving.embedded.rpc.get_model_status import get_model_status
+from serving.embedded.rpc.model_rpcs import get_model_metadata, get_model_status, unimplemented
 from serving.embedded.rpc.predict import run
-from serving.embedded.rpc.unimplemented import unimplemented
 from serving.embedded.status import HTTP_STATUS, StatusError
-from serving.embedded.telemetry.events import log
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.telemetry import ServerMetrics, log
 
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
@@ -207,7 +204,7 @@ class RestServer:
 
     def _predict(self, spec: wire.ModelSpec, body: Body) -> str:
         with self._converting:
-            document = json_document.parse(body.content(), body.check_client)
+            document = json_request.parse(body.content(), body.check_client)
             name = json_request.signature_name(document) or DEFAULT_SIGNATURE
             _, servable = self._manager.find(spec)
             signature = servable.signatures.get(name)

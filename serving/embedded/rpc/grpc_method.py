@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from grpc import StatusCode
 
 from serving.embedded.status import TOO_LARGE, StatusError
-from serving.embedded.telemetry.events import log
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.telemetry import ServerMetrics, log
 
 MAX_DETAILS_CHARS = 1024
 

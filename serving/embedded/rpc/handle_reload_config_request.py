@@ -13,8 +13,8 @@ from grpc import StatusCode
 from protos import model_server_config_pb2 as pb
 from serving.embedded.models import model_config
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.status import StatusError
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.status import StatusError, refuse
+from serving.embedded.telemetry import ServerMetrics
 
 
 def handle_reload_config_request(
@@ -34,12 +34,13 @@ def handle_reload_config_request(
     As in tensorflow/serving's model_service_impl.cc, the RPC itself fails with the status
     that the response has a field for. Raises StatusError.
     """
-    if request.config.WhichOneof("config") != "model_config_list":
-        raise StatusError(
-            StatusCode.INVALID_ARGUMENT,
+    refuse(
+        (
+            not request.config.HasField("model_config_list"),
             "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
             "supported",
         )
+    )
     configs = model_config.from_proto(request.config.model_config_list)
     for config in configs.values():
         _check_folder(config, root)
@@ -70,13 +71,13 @@ def _check_folder(config: ModelConfig, root: Path | None) -> None:
         folder = Path(os.path.realpath(config.base_path))
     except ValueError as error:
         raise StatusError(StatusCode.INVALID_ARGUMENT, f"{model} cannot be read: {error}") from None
-    if root is None:
-        raise StatusError(
-            StatusCode.INVALID_ARGUMENT,
+    refuse(
+        (
+            root is None,
             f"{model} lies in no permitted folder: the server started without models; start it with --models_root",
-        )
-    if not folder.is_relative_to(os.path.realpath(root)):
-        raise StatusError(
-            StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            not folder.is_relative_to(os.path.realpath(root or folder)),
             f"{model} lies outside of {root}; move the model, or start the server with --models_root",
-        )
+        ),
+    )

@@ -13,15 +13,14 @@ from serving.client.channel import MAX_MESSAGE_BYTES
 from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.servable import Servable, Signature
-from serving.embedded.status import TOO_LARGE, StatusError
-from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.embedded.status import TOO_LARGE, StatusError, refuse
+from serving.embedded.telemetry import ServerMetrics
 from serving.tensors import TensorError, to_array, type_name, typed_proto
 
 
 def predict(manager: ModelManager, metrics: ServerMetrics, request: wire.PredictRequest) -> wire.PredictResponse:
     """Run a signature of the version that a request names. Raises StatusError."""
-    if not request.HasField("model_spec"):
-        raise StatusError(StatusCode.INVALID_ARGUMENT, "Missing ModelSpec")
+    refuse((not request.HasField("model_spec"), "Missing ModelSpec"))
     name = request.model_spec.name
     version, servable = manager.find(request.model_spec)
     response = run_request(servable, request, functools.partial(metrics.count_run, name))
@@ -44,9 +43,8 @@ def run_request(
     keys = _output_keys(signature, request.output_filter)
     outputs = run(servable, name, arrays, keys, count_s)
     size = sum(array.nbytes for array in outputs)
-    if size > MAX_MESSAGE_BYTES:
-        # before it is converted, which takes several times this memory
-        raise StatusError(StatusCode.INVALID_ARGUMENT, f"the outputs take {size} bytes, {TOO_LARGE}")
+    # before it is converted, which takes several times this memory
+    refuse((size > MAX_MESSAGE_BYTES, f"the outputs take {size} bytes, {TOO_LARGE}"))
     response = wire.PredictResponse(model_spec=wire.ModelSpec(signature_name=name))
     for key, array in zip(keys, outputs, strict=True):
         # typed values, not tensor_content: TensorFlow Serving's default
@@ -123,8 +121,7 @@ def _output_keys(signature: Signature, output_filter: Collection[str]) -> list[s
                 f"output tensor alias not found in signature: {key} "
                 f"Outputs expected to be in the set {{{_join(signature.outputs)}}}.",
             )
-        if key in keys:
-            raise StatusError(StatusCode.INVALID_ARGUMENT, f"duplicate output tensor alias: {key}")
+        refuse((key in keys, f"duplicate output tensor alias: {key}"))
         keys.append(key)
     return keys
 

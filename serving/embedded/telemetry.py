@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server.
+"""Structured log and Prometheus metrics of the embedded server.
 
 Request counts and latencies have TensorFlow Serving's names, labels and buckets
 (tensorflow_serving/servables/tensorflow/util.cc), so that its dashboards work; the
@@ -6,16 +6,24 @@ others are ours, and begin with `serving_`.
 """
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
+log = logging.getLogger("serving")
 LATENCY_US = tuple(float(f"{10 * 1.8**k:g}") for k in range(33))
 """Bucket bounds of the latency histograms, in microseconds."""
 _PREFIX = ":tensorflow:serving:"
 _RUNTIME = "TF1"
 """Value of label `runtime`: TensorFlow Serving's name for a session."""
+
+
+def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Log an event with its fields."""
+    log.log(level, "%s", name, extra={"fields": fields})
 
 
 class ServerMetrics:

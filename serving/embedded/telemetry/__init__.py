@@ -1,1 +1,0 @@
-"""Metrics and structured logs of the embedded server."""
