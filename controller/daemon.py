@@ -36,7 +36,6 @@ from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics, RecordMetrics
 from controller.telemetry.run_log import RunLog, figures
 from controller.telemetry.traffic import TrafficMeter
-from controller.waiting_greens import WaitingGreens
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.client import Metadata
@@ -102,7 +101,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             city = config.city
             tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver, names)
             begin = checked_start(connection, street, tls.contracts)
-            alarms.follow_greens(WaitingGreens(contracts.values(), street, names))
+            alarms.follow_greens(contracts.values(), street, names)
             subscribers: list[Subscriber] = [run_log, traffic, alarms]
             if interface is not None:
                 subscribers.append(interface.state)

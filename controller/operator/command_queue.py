@@ -20,7 +20,7 @@ from city.printable import printable
 from controller.alarms import Alarms, UnknownAlarm
 from controller.decision_step import DecisionLoop
 from controller.events import OperatorAction
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
 from controller.pace import Pace

@@ -1,6 +1,7 @@
-"""The state of a run as messages of the control API (protos/control.proto)."""
+"""The control API (protos/control.proto): its methods and messages, and why it refuses a call."""
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,25 @@ METHODS: Mapping[str, tuple[Any, Any]] = {
 WATCH = "WatchDecisions"
 ANSWERED = "greenserve-answered"
 """Trailing metadata of a controller's own errors: it distinguishes their UNAVAILABLE from that of a lost connection."""
+
+
+class Status(Enum):
+    """Why a call is refused, by the name of its gRPC status; the value is its HTTP status."""
+
+    INVALID_ARGUMENT = 400
+    NOT_FOUND = 404
+    FAILED_PRECONDITION = 409
+    RESOURCE_EXHAUSTED = 429
+    UNAVAILABLE = 503
+    DEADLINE_EXCEEDED = 504
+
+
+class OperatorError(Exception):
+    """A call that is refused, or was not applied in time; the text is for its caller."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def fields(message: Any) -> dict[str, Any]:

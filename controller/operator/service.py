@@ -1,6 +1,6 @@
 """The operator API of one run: check a request, hand its command to the queue, answer with the state that results.
 
-Requests and answers are the messages of protos/control.proto. gRPC (`control_rpcs`) and the page (`page.server`) are
+Requests and answers are the messages of protos/control.proto. gRPC (`control_server`) and the page (`page.server`) are
 thin over it: both call `OperatorService.call`, and both answer with the status of its OperatorError.
 """
 
@@ -16,8 +16,7 @@ from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.alarms import Alarms
 from controller.operator.command_queue import CommandQueue, author_of
-from controller.operator.control_messages import decision_message
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import OperatorError, Status, decision_message
 from controller.operator.open_rollouts import OpenRollouts
 from controller.operator.run_state import MAX_LOGGED_COMMANDS, RunState
 from controller.pace import Pace

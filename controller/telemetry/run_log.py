@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from city import names
-from controller.decision_step import DecisionLoop
+from controller.decision_step import DecisionLoop, RunCounters
 from controller.events import DecisionEvent, StepTimes
-from controller.run_counters import RunCounters
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
 from signals.movement_names import MovementNames

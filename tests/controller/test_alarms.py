@@ -13,11 +13,10 @@ from prometheus_client import CollectorRegistry
 from city import config, network
 from city.config import TL, City
 from controller import alarms as alarms_module
-from controller.alarms import KINDS, Alarms, UnknownAlarm, instructions
+from controller.alarms import KINDS, Alarms, UnknownAlarm, WaitingGreens, instructions
 from controller.decision_step import NO_ANSWER
 from controller.events import OperatorCommand
 from controller.pace import PaceState
-from controller.waiting_greens import WaitingGreens
 from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.movement_names import movement_names
@@ -172,7 +171,7 @@ def observed_queue(built, lanes):
 def test_a_green_that_is_kept_while_vehicles_wait_at_others_is_an_alarm(alarms, sa101):
     built, street = sa101
     names = {built.signal_ids[0]: movement_names(street.signals[built.signal_ids[0]])}
-    alarms.follow_greens(WaitingGreens([built], street, names))
+    alarms.follow_greens([built], street, names)
     signal = street.signals[built.signal_ids[0]]
     state = greens_of(built.signals[0])[0]
     by_lane = {}

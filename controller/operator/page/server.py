@@ -23,17 +23,15 @@ import numpy as np
 from aiohttp import WSCloseCode, web
 
 from controller.operator.command_log import as_csv
-from controller.operator.control_messages import fields
-from controller.operator.errors import OperatorError
+from controller.operator.control_messages import OperatorError, fields
 from controller.operator.page import frames, panels
 from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.controls import parse_command
 from controller.operator.page.exports import Exports
 from controller.operator.page.frame_server import FrameRequest, FrameServer, Watcher
 from controller.operator.page.frames import View
-from controller.operator.page.panels import RATE_S, STAGES
+from controller.operator.page.panels import RATE_S, STAGES, WatchedTl
 from controller.operator.page.site import Site
-from controller.operator.page.watched_tl import WatchedTl
 from controller.operator.run_state import MAX_LOGGED_COMMANDS, KeptStep
 from controller.operator.service import OperatorService
 from controller.telemetry.traffic import TrafficMeter

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from city.errors import InputError
 from controller.operator import command_queue, saved_modes
 from controller.operator.command_queue import author_of
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import OperatorError, Status
 from signals.fallback.control_mode import OperatorMode
 from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins, command_of, contracts, set_modes
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from city.errors import InputError, ProgramFailed
 from controller.guard import files
-from controller.operator import control_rpcs, operator_token, service
+from controller.operator import control_server, operator_token, service
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
 from controller.policies.served_contracts import ComparedContracts
@@ -222,8 +222,8 @@ def test_a_hundred_watchers_see_a_command_and_leave_room_for_more(operated, clie
 
 
 def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch, operated):
-    monkeypatch.setattr(control_rpcs, "MAX_WATCHERS", 2)
-    monkeypatch.setattr(control_rpcs, "WAKE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(control_server, "MAX_WATCHERS", 2)
+    monkeypatch.setattr(control_server, "WAKE_INTERVAL_S", 0.05)
     with operated.client() as client:
         streams = [client.watch() for _ in range(3)]
         next(streams[0]), next(streams[1])
