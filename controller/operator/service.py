@@ -118,7 +118,7 @@ class OperatorService:
                 state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
             if (pin := pinned.get(state.tl)) is not None:
                 state.pinned_version, state.pinned_by = pin.version, pin.author
-                state.pinned_for_s = self._queue.pinned_for_s(state.tl)
+                state.pinned_for_s = self._queue.remaining_s(pin)
         return states
 
     def settings(self) -> list[dict[str, Any]]:
@@ -180,10 +180,7 @@ class OperatorService:
                 self.policies.check_pin(tl, version)
             except InputError as error:
                 raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
-        if for_s:
-            applied(self._queue.lease_pin, tl, version, for_s, then)
-        else:
-            applied(self._queue.pin_model, tl, version)
+        applied(self._queue.pin_model, tl, version, for_s, then)
         return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
 
     def _reload_contracts(self, request: pb.ReloadContractsRequest, applied: Applied) -> pb.ReloadContractsResponse:

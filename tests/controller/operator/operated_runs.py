@@ -30,6 +30,11 @@ def set_modes(tls, mode, author, for_s=0.0, reason=""):
     return "set_modes", tls, mode, for_s, reason, author
 
 
+def pin(tl, version, author, for_s=0.0, then=None):
+    """A command as `command_of` takes it."""
+    return "pin_model", tl, version, for_s, then, author
+
+
 def command_of(queue, command):
     """A command of the queue, from its method's name and arguments."""
     method, *arguments = command
