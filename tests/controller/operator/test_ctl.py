@@ -84,34 +84,23 @@ def test_every_command_reaches_the_run(operated, address, capsys):
     assert alarm["acknowledged_by"] == "ann"
 
 
-def test_alarms_say_what_to_do(operated, address, capsys):
+def test_alarms_say_what_to_do_and_one_that_is_named_has_the_whole_runbook(operated, address, capsys):
     assert ctl(address, "alarms") == 0
     assert capsys.readouterr().out.splitlines()[1] == "no alarm is active"
-    operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    operated.alarms.add(
+        event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")])
+    )
     assert ctl(address, "alarms") == 0
     text = capsys.readouterr().out
     assert "GreenserveMonitorAlarm/conflict" in text and "greenserve ctl set fixed TL" in text
     assert text.endswith("the runbook: greenserve ctl alarms ALARM\n") and "docs/" not in text
-    (alarm,) = printed(capsys, address, "alarms")["alarms"]
-    assert alarm["remedy"] in text
-
-
-def test_an_alarm_that_is_named_has_the_whole_runbook(operated, address, capsys):
-    operated.alarms.add(
-        event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")])
-    )
     for name in ("GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm"):
         assert ctl(address, "alarms", name) == 0
         text = capsys.readouterr().out
         assert "a defect. Take the TL out of control" in text
         assert "GreenserveServerDown" not in text and "](" not in text
-    assert [alarm["name"] for alarm in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]] == [
-        "GreenserveServerDown"
-    ]
-    assert (
-        "Its TLs hold their states"
-        in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"][0]["instructions"]
-    )
+    (alarm,) = printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]
+    assert alarm["name"] == "GreenserveServerDown" and "Its TLs hold their states" in alarm["instructions"]
     assert ctl(address, "alarms", "GreenserveOverrides") == 2
     listed = "GreenserveMonitorAlarm/conflict, GreenserveServerDown"
     message = f"GreenserveOverrides: no listed alarm has this id or name; pass one of {listed}"
@@ -130,37 +119,39 @@ def test_shared_flags_may_stand_before_the_command_too(operated, address, capsys
     assert "SA102" in capsys.readouterr().out
 
 
-def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(operated, address, capsys):
+@pytest.fixture
+def unanswered(monkeypatch):
+    """After the first table, no method is answered."""
+    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
+    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
+
+
+def watched(operated, capsys, address, *flags, at_end=None):
+    """The exit code and output of `watch`, while after a step the run ends, or `at_end` happens."""
     operated.state.add(event(10, [decision("SA101"), decision("SA102")]))
-    threading.Timer(0.5, operated.state.close).start()
-    assert ctl(address, "watch", "SA101", "--json", "--interval-s", "0.1") == 0
-    captured = capsys.readouterr()
-    first = json.loads(captured.out.splitlines()[0])
-    assert [each["tl"] for each in first["decisions"]] == ["SA101"] and "the run has ended" in captured.err
+    threading.Timer(0.2, at_end or operated.state.close).start()
+    return ctl(address, "watch", *flags, "--interval-s", "0.1"), capsys.readouterr()
+
+
+def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(operated, address, capsys):
+    code, captured = watched(operated, capsys, address, "SA101", "--json")
+    assert [each["tl"] for each in json.loads(captured.out.splitlines()[0])["decisions"]] == ["SA101"]
+    assert code == 0 and "the run has ended" in captured.err
 
 
 def test_watch_shows_the_table_again(operated, address, capsys):
-    threading.Timer(0.5, operated.state.close).start()
-    assert ctl(address, "watch", "--interval-s", "0.1") == 0
-    assert capsys.readouterr().out.count("alarms: none") >= 1
+    code, captured = watched(operated, capsys, address)
+    assert code == 0 and "alarms: none" in captured.out
 
 
-def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, address, capsys, monkeypatch):
-    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
-    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
-    threading.Timer(0.5, operated.state.close).start()
-    operated.state.add(event(10, [decision("SA101")]))
-    assert ctl(address, "watch", "--interval-s", "1") == 0
-    assert "the run has ended" in capsys.readouterr().err
+def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, address, capsys, unanswered):
+    code, captured = watched(operated, capsys, address)
+    assert code == 0 and "the run has ended" in captured.err
 
 
-def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated, address, capsys, monkeypatch):
-    answers = iter([ControlClient.call, Mock(side_effect=ProgramFailed("no answer"))])
-    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
-    operated.state.add(event(10, [decision("SA101")]))
-    threading.Timer(0.5, operated.state.add, [event(11, [decision("SA101")])]).start()
-    assert ctl(address, "watch", "--interval-s", "0.1") == 1
-    assert "no answer" in capsys.readouterr().err
+def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated, address, capsys, unanswered):
+    code, captured = watched(operated, capsys, address, at_end=lambda: operated.state.add(event(11)))
+    assert code == 1 and "no answer" in captured.err
 
 
 # both signals are handled alike: tests/city/test_interrupts.py
