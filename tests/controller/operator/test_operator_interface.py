@@ -69,13 +69,6 @@ def interface_of(recorder, tmp_path):
         yield make
 
 
-@pytest.fixture
-def paused(interface_of):
-    made = interface_of()
-    made.pace.pause()
-    return made
-
-
 def submitted(interface, *requests, after_s=0.0):
     def run():
         time.sleep(after_s)
@@ -95,19 +88,20 @@ def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, 
 def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, interface_of):
     interface = interface_of(watchdog_s=1)
     interface.pace.pause()
-    thread = submitted(interface, ("resume", "ann"), after_s=1.5)
+    thread = submitted(interface, ("resume", "ann"), after_s=1.0)
     interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
-    assert len(gaps) >= 2 and max(gaps) < 0.9 and recorder.beats >= 5
+    assert gaps and max(gaps) < 0.9 and recorder.beats >= 3
     assert recorder.renewed == 1
 
 
-def test_commands_are_applied_while_the_run_is_paused(recorder, stop, paused):
-    thread = submitted(
-        paused, ("pause", "bob"), set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0), ("step", 7.0, "ann")
-    )
-    assert paused.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
+def test_commands_are_applied_while_the_run_is_paused(recorder, stop, interface_of):
+    interface = interface_of()
+    interface.pace.pause()
+    requests = ("pause", "bob"), set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0), ("step", 7.0, "ann")
+    thread = submitted(interface, *requests)
+    assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
     thread.join()
     assert recorder.loop.modes()["SA101"] == "fixed"
 
@@ -122,17 +116,18 @@ def test_a_step_ends_where_an_operators_mode_ends(recorder, stop, interface_of):
     assert end_s == 40.0
 
 
-def test_a_stop_request_ends_the_wait(recorder, stop, paused):
+def test_a_stop_request_ends_the_wait(recorder, stop, interface_of):
+    interface = interface_of()
+    interface.pace.pause()
     threading.Timer(0.3, stop.request).start()
     begin_s = time.monotonic()
-    paused.before_step(recorder.loop, 500.0, recorder, stop)
+    interface.before_step(recorder.loop, 500.0, recorder, stop)
     assert 0.2 < time.monotonic() - begin_s < 5
 
 
 def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, interface_of):
-    interface = interface_of(watchdog_s=1)
+    interface, recorder.error = interface_of(watchdog_s=1), SumoConnectionLost("the guard has ended")
     interface.pace.pause()
-    recorder.error = SumoConnectionLost("the guard has ended")
     with pytest.raises(SumoConnectionLost):
         interface.before_step(recorder.loop, 500.0, recorder, stop)
 

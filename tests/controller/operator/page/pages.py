@@ -1,7 +1,6 @@
 """A page of the sample city without SUMO: events are made by hand, commands go to a real command queue."""
 
 import asyncio
-import contextlib
 import json
 import socket
 from pathlib import Path
@@ -87,12 +86,18 @@ class Page(OperatedRun):
 class Browser:
     """A watcher that asks for frames as the page does."""
 
-    def __init__(self, url, **headers):
-        """Connect. Raises aiohttp.WSServerHandshakeError."""
+    def __init__(self, url, is_slow=False, **headers):
+        """Connect. `is_slow`: over a line with a small buffer. Raises aiohttp.WSServerHandshakeError."""
         self._runner = asyncio.Runner()
 
+        def small_socket(address):
+            made = socket.socket(*address[:3])
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            return made
+
         async def connect():
-            self._session = aiohttp.ClientSession()
+            factory = dict(socket_factory=small_socket) if is_slow else {}
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**factory))
             try:
                 return await self._session.ws_connect(f"{url}/live", headers={"Origin": url, **headers})
             except BaseException:
@@ -146,48 +151,3 @@ def fetch(url, method="GET", data=None, **headers):
             return response.status, response.headers, await response.read()
 
     return asyncio.run(work())
-
-
-class SlowLine:
-    """A watcher at the other end of a line with a small buffer, read when the test wants; it asks in plain WebSocket
-    messages."""
-
-    def __init__(self, page):
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.connect(("127.0.0.1", page.port))
-        self._socket.sendall(
-            f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
-        )
-        assert b" 101 " in self._socket.recv(1000)
-
-    def ask(self, view=VIEW):
-        text = json.dumps({"view": view, "tl": None}).encode()
-        self._socket.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
-
-    def wait(self):
-        """Wait until the answer begins to arrive; read nothing."""
-        assert self._socket.recv(1, socket.MSG_PEEK)
-
-    def frame(self):
-        """Read a frame."""
-        head = self._read(2)
-        more = {126: 2, 127: 8}.get(head[1], 0)
-        return decode(self._read(int.from_bytes(self._read(more)) if more else head[1]))
-
-    def _read(self, size):
-        content = b""
-        while len(content) < size:
-            part = self._socket.recv(size - len(content))
-            assert part, "the server has ended the connection"
-            content += part
-        return content
-
-    def end(self):
-        """End the connection."""
-        with contextlib.suppress(OSError):  # the server has ended it
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        self._socket.close()
