@@ -10,11 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from city import config, network
 from city.errors import InputError
 from controller import daemon
 from controller.__main__ import main
-from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo import wire
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, running_signals
@@ -22,7 +20,7 @@ from serving.embedded.config import ServerConfig
 from signals import contract
 from tests.end_to_end.programs import CITY, free_port
 from tests.error_lines import assert_refused
-from tests.sample_city import copy_city, write_city
+from tests.sample_city import write_city
 from tests.serving import saved_models
 from tests.serving.conftest import connected
 
@@ -188,14 +186,6 @@ def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
         fetch_contracts(client, ["dtypes"], 1)
 
 
-def test_network_without_a_lane_of_training_is_refused_at_the_start(capsys, grid_server, tmp_path):
-    city, net = copy_city(tmp_path), tmp_path / "grid.net.xml"
-    lines = net.read_text().splitlines()
-    net.write_text("\n".join(line for line in lines if not (' tl="A0"' in line and 'linkIndex="2"' in line)))
-    assert main(["--city", city, "--server", grid_server]) == 2
-    assert_refused(capsys, "SA101", "signal A0", "lanes in training, 7 in", "missing: ")
-
-
 def test_invalid_and_contradicting_flags_are_refused(capsys):
     for flags, message in (
         (["--sumo", "127.0.0.1:1", "--seed", "3"], "--seed is for a SUMO started here"),
@@ -233,19 +223,18 @@ def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, targe
     assert_refused(capsys, message)
 
 
-def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(capsys, grid_server, tmp_path, monkeypatch):
-    (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
+@pytest.mark.parametrize("make", ["touch", "symlink_to"])
+def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(
+    capsys, grid_server, tmp_path, monkeypatch, make
+):
+    (tmp_path / "elsewhere").mkdir()
+    getattr(tmp_path / f"greenserve-{os.getuid()}", make)(*[tmp_path / "elsewhere"] * (make == "symlink_to"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
     assert_refused(capsys, "is a link or a file", "set TMPDIR", "--no-guard")
 
 
-def test_guards_folder_that_is_a_link_is_not_followed(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"greenserve-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(InputError, match="is a link"):
-        files.folder()
+UNREADABLE = "SUMO sent an answer that cannot be read ("
 
 
 @contextlib.contextmanager
@@ -279,30 +268,25 @@ def damaging_sumo(damage):
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "flags", "message"),
     [
-        lambda command: b"",
-        lambda command: b"\x06\x00\x00",
-        lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF]),
+        pytest.param(lambda command: b"", ["--no-guard"], UNREADABLE, id="missing"),
+        pytest.param(lambda command: b"\x06\x00\x00", ["--no-guard"], UNREADABLE, id="cut"),
+        pytest.param(
+            lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF]), ["--no-guard"], UNREADABLE, id="longer"
+        ),
+        pytest.param(lambda command: b"\x06\x00\x00", [], UNREADABLE, id="cut, through a guard"),
+        pytest.param(None, ["--no-guard"], "closed the connection", id="closed"),
+        pytest.param(None, [], "closed the connection", id="closed, through a guard"),
     ],
-    ids=["missing", "cut", "another length"],
 )
-@pytest.mark.parametrize("flags", [("--no-guard",), ()], ids=["alone", "through a guard"])
-def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(
-    capsys, grid_server, tmp_path, monkeypatch, damage, flags
+def test_port_that_does_not_answer_as_sumo_does_is_one_error_line(
+    capsys, grid_server, tmp_path, monkeypatch, damage, flags, message
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with damaging_sumo(damage) as port:
         assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]) == 2
-    assert_refused(capsys, "SUMO sent an answer that cannot be read (")
-
-
-@pytest.mark.parametrize("flags", [["--no-guard"], []])
-def test_port_that_closes_the_connection_is_not_a_sumo_server(capsys, grid_server, flags):
-    with damaging_sumo(None) as port:
-        address = f"127.0.0.1:{port}"
-        assert main(["--city", CITY, "--server", grid_server, "--sumo", address, *flags, "--http", "127.0.0.1:0"]) == 2
-    assert_refused(capsys, address, "closed the connection")
+    assert_refused(capsys, message)
 
 
 def test_simulation_past_its_end_is_refused():
@@ -312,12 +296,6 @@ def test_simulation_past_its_end_is_refused():
         daemon.control_end_s(SimpleNamespace(end_s=None), link)
     simulation.getTime = lambda: 3599.0
     assert daemon.control_end_s(SimpleNamespace(end_s=None), link) == 3600
-
-
-def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main([]) == 2
-    assert_refused(capsys, "city.toml: no such file", "--city")
 
 
 def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
@@ -330,9 +308,17 @@ def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
         running_signals(other, grid_street, ["B1"])
 
 
-def test_city_without_tls_is_refused(capsys, tmp_path):
-    (tmp_path / "city.toml").write_text("[network]\nnet = 'x.net.xml'\n")
-    assert main(["--city", str(tmp_path / "city.toml")]) == 2
-    assert_refused(capsys, "describes no TL")
-    with pytest.raises(InputError, match="neither sumocfg nor net"):
-        network.of_city(config.City(tmp_path / "city.toml"))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "city.toml: no such file"),
+        ("[network]\nnet = 'x.net.xml'\n", "describes no TL"),
+        ("[tl.SA101]\nsignals = ['A0']\ndialect = 'sumo-rl'\n", "neither sumocfg nor net"),
+    ],
+)
+def test_a_city_that_is_missing_or_lacks_tls_or_a_network_is_refused(capsys, tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "city.toml").write_text(content)
+    assert main([]) == 2
+    assert_refused(capsys, message)
