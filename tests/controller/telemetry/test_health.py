@@ -122,15 +122,11 @@ UNITS = (
 
 
 @pytest.mark.parametrize("path", UNITS)
-def test_unit_is_bounded(path):
+def test_unit_is_bounded_and_valid(path):
     keys = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / path).read_text(), re.M))
     assert keys["SystemCallFilter"] == "@system-service" and keys["SystemCallErrorNumber"] == "EPERM"
     assert keys["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6 AF_NETLINK"
     assert re.fullmatch(r"\d+[MG]", keys["MemoryMax"]) and int(keys["LimitNOFILE"]) >= 1024
-
-
-@pytest.mark.parametrize("path", UNITS)
-def test_unit_file_is_valid(path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
     unit = ROOT / path
@@ -153,16 +149,12 @@ def test_units_start_a_controller_that_connects_to_its_guard_and_serve_metrics_o
     assert (controller.http, its_guard.http) == (("127.0.0.1", 9108), ("127.0.0.1", 9109)), "as in compose"
 
 
-def test_unit_of_the_controller_asks_by_label_and_keeps_what_operators_set():
+def test_unit_of_the_controller_asks_by_label_keeps_what_operators_set_and_restarts_it_if_it_is_stuck():
     assert unit_settings("controller", "control", controller_config.parse).models.version == "stable"
     text = (ROOT / UNITS[0]).read_text()
     folder = re.search(r"^StateDirectory=(.*)$", text, re.M)[1]
     assert f"\nEnvironment=TMPDIR=/var/lib/{folder}\n" in text, "a private /tmp is emptied at each start"
-
-
-def test_systemd_restarts_a_controller_that_livez_calls_stuck():
-    text = (ROOT / "controller" / "greenserve-controller.service").read_text()
-    assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
+    assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text, "as /livez"
 
 
 def test_unit_of_the_server_serves_the_labels_that_the_controller_asks_for(monkeypatch, tmp_path, grid_models):
