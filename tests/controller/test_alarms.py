@@ -1,7 +1,6 @@
 """The list of alarms: what begins, counts and ends one."""
 
 import re
-from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +101,9 @@ def causes(alarms):
 
 def test_fallbacks_of_one_cause_are_its_consequences(alarms):
     server, many = "GreenserveServerDown", "GreenserveManyTLsInFallback"
+    alarms.add(event(4, [decision(TLS[4], "NotFound: no model", POLICY, FALLBACK), decision(TLS[1], "Unavailable: x")]))
+    assert causes(alarms) == {server: "", "GreenserveTLInFallback": ""}
+    alarms.add(event(4, [decision(TLS[4], "", FALLBACK, POLICY)]))
     alarms.add(event(5, [decision(tl, "Unavailable: refused", POLICY, FALLBACK) for tl in TLS[:3]]))
     assert causes(alarms) == {server: "", many: server, "GreenserveTLInFallback": server}
     # another reason beside it: the server is not all that is wrong
@@ -111,11 +113,6 @@ def test_fallbacks_of_one_cause_are_its_consequences(alarms):
     assert causes(alarms)[many] == server
     alarms.add(event(30))  # the server is no alarm any more
     assert causes(alarms) == {many: "", "GreenserveTLInFallback": many}
-
-
-def test_fallback_of_one_tl_with_its_own_reason_has_no_cause(alarms):
-    alarms.add(event(5, [decision(TLS[0], "NotFound: no model", POLICY, FALLBACK), decision(TLS[1], "Unavailable: x")]))
-    assert causes(alarms) == {"GreenserveServerDown": "", "GreenserveTLInFallback": ""}
 
 
 def test_instructions_name_the_server_of_the_run():
@@ -281,17 +278,6 @@ def test_rejections_lateness_record_and_certificates_are_alarms(alarms):
     alarms.note_record("")
     alarms.add(event(400))
     assert ids(alarms) == []
-
-
-def test_certificates_of_two_sources_at_once_are_both_kept(alarms):
-    class Meanwhile(UserDict):
-        def keys(self):  # another source's thread comes between
-            alarms.note_certificates("control", {"control_ca": 1e9 - 1})
-            return super().keys()
-
-    alarms.note_certificates("model server", Meanwhile(ca=1e9 - 1))
-    (alarm,) = alarms.current()
-    assert alarm.text == "control_ca has expired; ca has expired"
 
 
 def test_an_acknowledgement_keeps_its_first_author_until_the_alarm_ends(alarms):

@@ -263,23 +263,13 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing, ob
 
 
 def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisions(crossing):
-    connection = SteppedConnection(1.0)
-    x = one_signal(crossing)
-    commands, override = x.commands, Override("X", OverrideReason.YELLOW, "GgGr", "rrry")
-
-    def overridden_without_the_policy(now):
-        sent, overrides = commands(now)
-        return sent, [*overrides, override] if x.mode.name != "POLICY" else overrides
-
-    x.commands = overridden_without_the_policy
-
-    def ask(observations, observed_s):
-        return always(0).ask(observations, observed_s) if connection.now % 100 > 50 else {}
-
-    loop = loop_of(connection, [x], SimpleNamespace(ask=ask))
-    run(loop, 400)
-    assert loop.counters.decisions > 20 and loop.counters.overrides["yellow"] > 5
-    assert not loop.counters.overruled_by_tl
+    x, override = one_signal(crossing), Override("X", OverrideReason.YELLOW, "GgGr", "rrry")
+    commands = x.commands
+    x.commands = lambda now: (commands(now)[0], [override])
+    loop = loop_of(SteppedConnection(1.0), [x], always(0))
+    loop.set_mode("SA101", OperatorMode.HOLD, "ada")
+    run(loop, 30)
+    assert loop.counters.overrides["yellow"] > 5 and not loop.counters.overruled_by_tl
 
 
 def test_a_step_is_one_event_with_everything_that_is_known_of_it(crossing):

@@ -46,16 +46,6 @@ def everything(operated):
     return operated.loop.modes(), operated.state.commands(), operated.pace.state, queue.modes, queue.pinned
 
 
-def test_the_last_of_two_operators_counts_and_both_see_it(operated):
-    assert submit(operated, set_modes(("SA101",), FIXED, "ann"), set_modes(("SA101",), HOLD, "bob")) == []
-    assert operated.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
-    assert operated.queue.modes["SA101"].author == "bob"
-    assert [(c.number, c.author, c.value) for c in operated.state.commands()] == [
-        (1, "ann", "fixed"),
-        (2, "bob", "hold"),
-    ]
-
-
 def test_a_repeated_command_changes_and_records_nothing():
     operated = OperatedRun(pins=Pins())
     requests = [
@@ -71,18 +61,6 @@ def test_a_repeated_command_changes_and_records_nothing():
         submit(operated, request)
         assert everything(operated) == before
     assert len(operated.state.commands()) == len(requests)
-
-
-def test_a_mode_ends_after_its_simulated_time(operated):
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0))
-    assert operated.queue.next_s == 30.0
-    operated.loop.now = 29.9
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "fixed"
-    operated.loop.now = 30.0
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "recovering" and operated.queue.next_s == math.inf
-    assert operated.state.commands()[-1].author == "ann (time is over)"
 
 
 def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
@@ -220,18 +198,6 @@ def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
     ]
 
 
-def test_settings_of_one_command_are_one_line():
-    operated = OperatedRun(
-        loop=Loop([f"TL{k}" for k in range(1000)]), run_contracts=contracts([f"TL{k}" for k in range(1000)])
-    )
-    operated.queue.set_modes(operated.state.tls, FIXED, 0.0, "", "ann", operated.loop)
-    operated.loop.now = 5.0
-    operated.queue.set_modes(["TL3"], FIXED, 0.0, "", "bob", operated.loop)
-    newest, all_others = operated.service.settings()
-    assert newest["text"] == "TL3: fixed, by bob"
-    assert all_others["text"].endswith(", TL9, TL10 and 989 more: fixed, by ann")
-
-
 @pytest.mark.parametrize(
     ("begin_s", "now", "mode", "until_s"),
     [
@@ -294,13 +260,6 @@ def test_commands_for_all_of_ten_thousand_tls_take_linear_time():
 def test_a_run_without_commands_writes_no_file(path):
     restarted(path)
     assert [each.suffix for each in path.parent.iterdir()] == [".lock"]
-
-
-def test_what_was_taken_back_does_not_come_back(path):
-    set_before = set_modes(("SA101",), FIXED, "ann"), pin("SA101", 2, "ann")
-    run_before(path, *set_before, set_modes(("SA101",), POLICY, "bob"), pin("SA101", None, "bob"))
-    again = restarted(path, pins=Pins())
-    assert again.loop.commands == [] and again.queue.modes == {} and again.pins.pinned == {}
 
 
 LEASED = pin("SA101", 4, "rollout r1 (ann)", 60.0, 3)

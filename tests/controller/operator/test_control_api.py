@@ -30,17 +30,6 @@ def token_metadata():
     return ((operator_token.HEADER, operator_token.credentials(operator_token.kept().value)),)
 
 
-def test_list_tls_shows_mode_author_model_and_reason(operated):
-    operated.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
-    with operated.client() as client:
-        client.call("SetMode", pb.SetModeRequest(tls=["SA102"], mode="fixed", author="ann", for_seconds=60))
-        state = client.call("ListTls", pb.ListTlsRequest())
-    assert [tl.tl for tl in state.tls] == list(TLS) and state.run.policy == "served"
-    assert (state.tls[0].reason, state.tls[0].decided_s) == ("Unavailable: refused", 10)
-    assert (state.tls[1].mode, state.tls[1].set_by, state.tls[1].until_s) == ("fixed", "ann", 60)
-    assert [(c.action, c.target, c.author) for c in state.commands] == [("set-mode", "SA102", "ann")]
-
-
 @pytest.mark.parametrize(
     ("method", "values", "message"),
     [

@@ -225,12 +225,6 @@ def test_the_address_is_that_of_city_toml(operated, address, capsys, tmp_path):
     assert len(json.loads(capsys.readouterr().out)["tls"]) == len(TLS)
 
 
-def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(operated, address, capsys):
-    operated.pins.refusal = ProgramFailed("127.0.0.1:8500: no contract can be read; try again")
-    assert ctl(address, "pin", "SA101", "3") == 1
-    assert capsys.readouterr().err.strip().endswith("no contract can be read; try again")
-
-
 def test_reload_without_an_answered_contract_tells_why(operated, address, capsys, monkeypatch):
     monkeypatch.setattr(operated.pins, "compare_contracts", lambda: ComparedContracts((), (), ()))
     assert ctl(address, "reload") == 0
