@@ -21,7 +21,7 @@ from city.names import listed
 from city.network import StreetNetwork
 from city.printable import printable
 from controller import runbook
-from controller.events import DecisionEvent, TlDecision
+from controller.events import DecisionEvent, Subscriber, TlDecision
 from controller.pace import MAX_CATCH_UP_S, PaceState
 from protos import control_pb2 as pb
 from protos import policy_pb2
@@ -166,7 +166,7 @@ def instructions(name: str, server: str = "") -> dict[str, str]:
     return {key: text.replace(SERVER_ADDRESS, address) for key, text in texts.items()}
 
 
-class Alarms:
+class Alarms(Subscriber):
     """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any
     thread."""
 
@@ -265,9 +265,6 @@ class Alarms:
                 self._window_end_s = at_s + WINDOW_S
             if at_s >= self._window_end_s:
                 self._judge_window()
-
-    def close(self) -> None:
-        pass
 
     def note_pace(self, pace: PaceState) -> None:
         """Take the lateness of the newest step."""

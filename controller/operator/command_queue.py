@@ -280,7 +280,6 @@ class CommandQueue:
         self.next_s = min((mode.until_s for mode in modes.values()), default=math.inf)
 
     def _next(self) -> tuple[Command, Future[None]] | None:
-        """The command that was queued first, or None."""
         with self._arrived:
             return self._submitted.popleft() if self._submitted else None
 

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 
 from controller.events import TlDecision
 from protos import control_pb2 as pb
@@ -51,15 +52,16 @@ class OperatorError(Exception):
 
 def fields(message: Any) -> dict[str, Any]:
     """Every field of a message by name, for JSON. (protobuf's own JSON has 64-bit numbers as text.)"""
-    values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        is_message = field.message_type is not None
-        if field.is_repeated:
-            values[field.name] = [fields(each) if is_message else each for each in value]
-        else:
-            values[field.name] = fields(value) if is_message else value
-    return values
+
+    def plain(value: Any) -> Any:
+        return fields(value) if isinstance(value, Message) else value
+
+    return {
+        field.name: [plain(each) for each in getattr(message, field.name)]
+        if field.is_repeated
+        else plain(getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
 
 
 def decision_message(decision: TlDecision, at_s: float) -> pb.TlDecision:

@@ -148,7 +148,6 @@ def _command_first(argv: Sequence[str]) -> list[str]:
 
 
 def _fields_of(method: str) -> Set[str]:
-    """The names of the fields of a method's request."""
     request_type, _ = METHODS[method]
     return set(request_type.DESCRIPTOR.fields_by_name)
 

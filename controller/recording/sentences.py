@@ -203,7 +203,6 @@ def _state(contract: pb.PolicyContract, signal: str, state: str, names: Mapping[
 
 
 def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str, names: Mapping[str, MovementNames]) -> str:
-    """The policy's answer, and if it counts."""
     decision = step.decision
     if _is_drivers(decision):
         return f"{driver or 'another driver than the policy'} decided"

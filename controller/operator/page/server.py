@@ -271,7 +271,6 @@ class PageServer(FrameServer[LiveWatcher]):
         return frame
 
     def _timed_frame(self, watcher: LiveWatcher) -> tuple[bytes, float]:
-        """A watcher's frame, and the processor's time that it took."""
         begin = time.thread_time()
         return self._frame(watcher), time.thread_time() - begin
 
