@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import socketserver
 import tempfile
 import threading
 from dataclasses import replace
@@ -241,30 +242,20 @@ UNREADABLE = "SUMO sent an answer that cannot be read ("
 def damaging_sumo(damage):
     """A server that answers TraCI commands with damaged bytes, or closes the connection if None; yields its port."""
 
-    def receive(connection, size):
-        return connection.recv(size, socket.MSG_WAITALL)
+    class Connection(socketserver.StreamRequestHandler):
+        def handle(self):
+            command = None
+            while damage is not None and command != wire.CLOSE and (length := self.rfile.read(4)):
+                command = self.rfile.read(int.from_bytes(length) - 4)[1]
+                is_kept = command in (wire.SETORDER, wire.CLOSE)
+                content = wire.ok(command)[4:] + (b"" if is_kept else damage(command))
+                with contextlib.suppress(OSError):
+                    self.wfile.write((len(content) + 4).to_bytes(4) + content)
 
-    def answer():
-        with contextlib.suppress(OSError):
-            while True:
-                with listener.accept()[0] as connection:
-                    while length := receive(connection, 4):
-                        command = receive(connection, int.from_bytes(length) - 4)[1]
-                        if damage is None:
-                            break
-                        if command == wire.CLOSE:
-                            connection.sendall(wire.ok(command))
-                            break
-                        content = b"" if command == wire.SETORDER else damage(command)
-                        ok = wire.ok(command)[4:] + content
-                        connection.sendall((len(ok) + 4).to_bytes(4) + ok)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

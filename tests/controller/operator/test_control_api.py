@@ -173,15 +173,14 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address, options) as channel:
         stalled = channel.unary_stream(f"/{SERVICE}/WatchDecisions")
         call = stalled(pb.WatchDecisionsRequest().SerializeToString(), metadata=token_metadata())
-        slowest_s, end_s, second = 0.0, time.monotonic() + 1.5, 0
-        while time.monotonic() < end_s:
-            second += 1
-            begin_s = time.monotonic()
+        begin_s, took_s = time.monotonic(), []
+        for second in range(100):
+            step_s = time.monotonic()
             operated.state.add(event(second, decisions))
-            slowest_s = max(slowest_s, time.monotonic() - begin_s)
+            took_s.append(time.monotonic() - step_s)
             time.sleep(0.01)
-        assert slowest_s < 0.5
-        assert second > 20 and len(built) < 8, (second, len(built))
+        assert time.monotonic() - begin_s > 1 and len(built) < 8, "watchers get ten messages a second"
+        assert max(took_s) < 0.5
         with ControlClient(address) as client:
             client.call("Pause", pb.PauseRequest(author="ann"))
         call.cancel()
@@ -223,25 +222,22 @@ def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch, ope
 
 
 def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
-    """Modes, pins and comparisons of contracts in the same second."""
     operated = OperatedRun(pins=Pins())
 
     def operate(name):
         for k in range(5):
-            mode = ("fixed", "hold", "policy")[(k + len(name)) % 3]
+            mode = ("fixed", "hold")[(k + len(name)) % 2]
             client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode=mode, author=name))
             client.call("ReloadContracts", pb.ReloadContractsRequest(author=name))
             client.call("PinModel", pb.PinModelRequest(tl="SA102", version=str(k + 1), author=name))
-        return name
 
     with operated.client() as client, ThreadPoolExecutor(6) as pool:
-        assert len([*pool.map(operate, ["n" * k for k in range(1, 7)], timeout=60)]) == 6
+        list(pool.map(operate, ["n" * k for k in range(1, 7)], timeout=60))
         state = client.call("ListTls", pb.ListTlsRequest())
-    assert [command.number for command in state.commands] == sorted(command.number for command in state.commands)
+    assert [command.number for command in state.commands] == [*range(1, len(state.commands) + 1)]
     newest = {(command.action, command.target): command for command in state.commands}
     mode, pin = newest["set-mode", "SA101"], newest["pin", "SA102"]
-    assert state.tls[0].mode == mode.value or (mode.value, state.tls[0].mode) == ("policy", "recovering")
-    assert state.tls[0].set_by == ("" if mode.value == "policy" else mode.author)
+    assert (state.tls[0].mode, state.tls[0].set_by) == (mode.value, mode.author)
     assert (state.tls[1].pinned_version, state.tls[1].pinned_by) == (int(pin.value), pin.author)
     assert operated.pins.pinned["SA102"] == int(pin.value)
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from unittest.mock import Mock
 
@@ -229,29 +230,35 @@ class WatchedStream:
         return getattr(self._stream, name)
 
 
-class FullDisk(RecordFolder):
-    """A folder on a disk that is full after some bytes of a file."""
+class WatchedDisk(RecordFolder):
+    """A folder; `write` writes to its files."""
 
-    def __init__(self, path, room_bytes):
+    def __init__(self, path, write):
         super().__init__(path, 20 * GB)
-        self.room_bytes = room_bytes
+        self._write = write
 
     def create(self, name):
-        return WatchedStream(super().create(name), self.write)
+        return WatchedStream(super().create(name), self._write)
 
-    def write(self, stream, data):
-        room = self.room_bytes - stream.tell()
+
+def full_disk(path, room_bytes):
+    """A folder on a disk that is full after some bytes of a file."""
+
+    def write(stream, data):
+        room = room_bytes - stream.tell()
         if len(data) <= room:
             return stream.write(data)
         stream.write(data[:room])
         stream.flush()
         raise OSError(28, "No space left on device")
 
+    return WatchedDisk(path, write)
+
 
 @pytest.mark.parametrize("room_bytes", [0, 40_000], ids=["at the begin", "later"])
 def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, caplog, room_bytes, flushed_each_step):
     errors = []
-    recorder = Recorder(FullDisk(tmp_path, room_bytes), controlled.run, metrics, on_end_by_error=errors.append)
+    recorder = Recorder(full_disk(tmp_path, room_bytes), controlled.run, metrics, on_end_by_error=errors.append)
     with caplog.at_level(logging.INFO, "controller"):
         for event in controlled.events:
             recorder.add(event)
@@ -269,28 +276,18 @@ def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, 
         assert 0 <= len(steps) - value(metrics.steps) <= 1
 
 
-class SlowDisk(RecordFolder):
-    """A folder whose files block after 20 kB until `go_on` is set."""
-
-    def __init__(self, path):
-        super().__init__(path, 20 * GB)
-        self.go_on, self.is_blocked = threading.Event(), threading.Event()
-
-    def create(self, name):
-        return WatchedStream(super().create(name), self.write)
-
-    def write(self, stream, data):
-        if stream.tell() >= 20_000:
-            self.is_blocked.set()
-            self.go_on.wait(60)
-        return stream.write(data)
-
-
 @pytest.fixture
 def slow(controlled, metrics, tmp_path, flushed_each_step):
-    """(a slow disk, its recorder)."""
-    disk = SlowDisk(tmp_path)
-    return disk, Recorder(disk, controlled.run, metrics)
+    """(a disk that blocks after 20 kB until `go_on` is set, its recorder)."""
+    disk = SimpleNamespace(go_on=threading.Event(), is_blocked=threading.Event())
+
+    def write(stream, data):
+        if stream.tell() >= 20_000:
+            disk.is_blocked.set()
+            disk.go_on.wait(60)
+        return stream.write(data)
+
+    return disk, Recorder(WatchedDisk(tmp_path, write), controlled.run, metrics)
 
 
 @pytest.mark.parametrize("limit", ["MAX_QUEUED_STEPS", "MAX_QUEUED_BYTES"])

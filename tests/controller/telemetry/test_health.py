@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import selectors
 import shutil
 import socket
 import subprocess
@@ -196,23 +195,11 @@ MAX_WAIT_S = 20.0
 
 
 @contextlib.contextmanager
-def idle_connections(url, count):
-    """Open idle connections, and wait until the server has closed those beyond MAX_CONNECTIONS."""
+def connections_to(url, count):
     host, port = url.removeprefix("http://").split(":")
-    idle = [socket.create_connection((host, int(port)), timeout=MAX_WAIT_S) for _ in range(count)]
-    with selectors.DefaultSelector() as selector:
-        for connection in idle:
-            selector.register(connection, selectors.EVENT_READ)
-        end_s = time.monotonic() + MAX_WAIT_S
-        while len(selector.get_map()) > MAX_CONNECTIONS and time.monotonic() < end_s:
-            for key, _ in selector.select(1.0):
-                assert key.fileobj.recv(1) == b""
-                selector.unregister(key.fileobj)
-    try:
-        yield idle
-    finally:
-        for connection in idle:
-            connection.close()
+    with contextlib.ExitStack() as opened:
+        address = host, int(port)
+        yield [opened.enter_context(socket.create_connection(address, MAX_WAIT_S)) for _ in range(count)]
 
 
 def scrape(url, path="/metrics"):
@@ -229,7 +216,8 @@ def scrape(url, path="/metrics"):
 def test_idle_connections_hold_a_bounded_number_of_threads(served):
     url = served[3]
     before = threading.active_count()
-    with idle_connections(url, 300):
+    with connections_to(url, 300) as idle:
+        assert idle[-1].recv(1) == b"", "closed, as all others beyond the limit"
         assert threading.active_count() - before <= MAX_CONNECTIONS
     assert scrape(url)[0] == 200
 
@@ -240,11 +228,9 @@ def test_scrape_whose_answer_is_never_read_ends(monkeypatch):
     # encoded once: under load, making it anew for each connection would take longer than the test waits
     answer = b"x" * 20_000_000
     monkeypatch.setattr("controller.telemetry.health.choose_encoder", lambda accepted: (lambda _: answer, "text/plain"))
-    with serving() as url, contextlib.ExitStack() as scrapes:
-        host, port = url.removeprefix("http://").split(":")
-        for _ in range(MAX_CONNECTIONS):
-            connection = scrapes.enter_context(socket.create_connection((host, int(port)), timeout=MAX_WAIT_S))
-            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")  # at once, before it counts as idle
+    with serving() as url, connections_to(url, MAX_CONNECTIONS) as unread:
+        for connection in unread:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         # a small answer, which no load makes slower than the time-out
         assert scrape(url, "/livez") == (200, "alive\n")
 
@@ -259,7 +245,7 @@ def test_requests_that_are_sent_byte_by_byte_end(monkeypatch):
                 with contextlib.suppress(OSError):
                     connection.sendall(b"x")
 
-    with serving() as url, idle_connections(url, MAX_CONNECTIONS) as slow:
+    with serving() as url, connections_to(url, MAX_CONNECTIONS) as slow:
         sender = threading.Thread(target=send, args=(slow,))
         sender.start()
         try:
