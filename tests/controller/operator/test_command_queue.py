@@ -213,15 +213,17 @@ def test_a_mode_is_restored_for_its_time(path, begin_s, now, mode, until_s):
 
 def test_without_an_author_who_waits_commands_and_the_end_of_a_mode_are_saved_and_logged(path):
     operated, log = OperatedRun(path), path.with_suffix(".jsonl")
-    for command in (set_modes(("SA101",), FIXED, "ann", 30.0), ("pause", "ann")):
-        with pytest.raises(OperatorError, match="is applied after the step in progress"):
-            operated.queue.submit(command_of(operated.queue, command), 0.0)
-        assert not path.exists()
-    for now, modes, count in ((0.0, ["SA101"], 2), (30.0, [], 3)):
+    fixed = set_modes(("SA101",), FIXED, "ann", 30.0)
+    for count, (now, command, modes) in enumerate(
+        ((0.0, fixed, ["SA101"]), (1.0, ("pause", "ann"), ["SA101"]), (30.0, None, [])), 1
+    ):
+        if command is not None:
+            with pytest.raises(OperatorError, match="is applied after the step in progress"):
+                operated.queue.submit(command_of(operated.queue, command), 0.0)
         operated.loop.now = now
         operated.queue.apply(operated.loop)
-        wait_until(lambda modes=modes: path.exists() and [*json.loads(path.read_text())["modes"]] == modes)
         wait_until(lambda count=count: log.exists() and log.read_text().count("\n") == count)
+        assert [*json.loads(path.read_text())["modes"]] == modes
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(each["action"], each["author"]) for each in logged] == [
         ("set-mode", "ann"), ("pause", "ann"), ("set-mode", "ann (time is over)"),
