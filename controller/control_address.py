@@ -2,6 +2,7 @@
 
 import argparse
 import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,3 +79,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def listen(host: str, port: int, flag: str) -> socket.socket:
+    """A socket that listens; port 0: the system chooses. Raises InputError that names the flag."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
+        raise InputError(f"{flag} {host}:{port}: cannot listen there ({reason}); pass another port") from None

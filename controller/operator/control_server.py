@@ -1,7 +1,6 @@
 """The control API over gRPC, on loopback with a token, or with TLS and client certificates."""
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -13,6 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from city.errors import InputError
+from controller.control_address import listen
 from controller.operator import operator_token
 from controller.operator.control_messages import ANSWERED, METHODS, SERVICE, WATCH, OperatorError, Status
 from controller.operator.service import APPLY_TIMEOUT_S, OperatorService
@@ -59,16 +59,13 @@ class ControlServer:
         """
         self._token = token if tls is None else None
         self._health = health.HealthServicer()
-        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._pool = futures.ThreadPoolExecutor(MAX_WATCHERS + COMMAND_THREADS, thread_name_prefix="control")
         self._server = grpc.server(
             self._pool, options=_OPTIONS, maximum_concurrent_rpcs=MAX_WATCHERS + 2 * COMMAND_THREADS
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host, port = address
-        where = f"cannot serve the control API at {host}:{port}"
-        if reason := _bind_error(host, port):
-            raise InputError(f"{where} ({reason}); choose another --control-address")
+        listen(host, port, "--control-address").close()  # gRPC would not tell the reason, and log a line of its own
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if tls is None:
@@ -81,45 +78,21 @@ class ControlServer:
                 )
                 self.port = int(self._server.add_secure_port(target, credentials))
         except RuntimeError:
-            remedy = (
-                "its certificates cannot be used; write them as PEM, the key without a passphrase"
-                if tls is not None
-                else "the address is in use; choose another --control-address"
-            )
-            raise InputError(f"{where}: {remedy}") from None
+            raise InputError(
+                f"--control-address {target}: its certificates cannot be used, or the address has been taken; write "
+                "the certificates as PEM, the key without a passphrase"
+            ) from None
 
     def start(self, service: OperatorService) -> None:
         self._server.add_generic_rpc_handlers((_handler(service, self._token),))
         self._server.start()
-        self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
 
     def stop(self) -> None:
         """Report NOT_SERVING, refuse new calls, and end those in flight."""
-        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.enter_graceful_shutdown()
         self._server.stop(STOP_TIMEOUT_S).wait()
         self._pool.shutdown(wait=False)
-
-    def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for service in ("", SERVICE):
-            self._health.set(service, status)
-
-
-def _bind_error(host: str, port: int) -> str:
-    """Why a port cannot be bound, or "". gRPC would raise without a reason, and log a line of its own."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return str(error.strerror)
-    reason = ""
-    for family, kind, _, _, address in found:
-        try:
-            with socket.socket(family, kind) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-            return ""
-        except OSError as error:
-            reason = str(error.strerror)
-    return reason
 
 
 def _certificates(tls: Tls) -> grpc.ServerCertificateConfiguration:

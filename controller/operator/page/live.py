@@ -10,11 +10,12 @@ from city import street_shapes
 from city.network import StreetNetwork
 from controller.assembly import Start
 from controller.config import ControllerConfig
+from controller.control_address import listen
 from controller.operator.operator_token import OperatorToken
 from controller.operator.page.collector import Collector
 from controller.operator.page.exports import Exports
 from controller.operator.page.server import PageServer
-from controller.operator.page.site import Site, listen
+from controller.operator.page.site import Site
 from controller.operator.page.street_data import StreetData
 from controller.operator.service import OperatorService
 from controller.operator.tl_layout import TlLayout
@@ -41,7 +42,7 @@ class LivePage:
     ) -> None:
         """Listen on the address. Raises InputError if it cannot be used. `token`: of commands."""
         self._config, self._service, self._token, self._traffic = config, service, token, traffic
-        self._socket = listen(*address)
+        self._socket = listen(*address, "--page")
         self._collector: Collector | None = None
         self._server: PageServer | None = None
         self._earlier: EarlierTraffic | None = None

@@ -8,7 +8,6 @@ from typing import Any
 
 from aiohttp import web
 
-from city.errors import InputError
 from controller.operator import operator_token
 from controller.operator.page.street_data import StreetData
 
@@ -80,6 +79,7 @@ class Site:
 
     def __init__(self, listener: socket.socket, street: StreetData, token: str) -> None:
         """`listener`: listens already. `token`: of commands."""
+        listener.setblocking(False)
         self.host, self.port = listener.getsockname()[:2]
         self.gate = Gate(self.host, self.port, token)
         self.street = street
@@ -138,21 +138,3 @@ class Site:
 def _static_files() -> list[Any]:
     folder = resources.files("controller.operator.page") / "static"
     return [file for each in (folder, folder / "vendor") for file in each.iterdir() if file.is_file()]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InputError."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-            listener.setblocking(False)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise InputError(f"--page {host}:{port}: cannot listen there ({error.strerror}); pass another port") from None
-    return listener

@@ -11,12 +11,13 @@ import numpy as np
 
 from benchmarks.page_frame import decode
 from city import street_shapes
+from controller.control_address import listen
 from controller.operator import operator_token
 from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.exports import Exports
 from controller.operator.page.frames import Vehicles
 from controller.operator.page.server import PageServer
-from controller.operator.page.site import Site, listen
+from controller.operator.page.site import Site
 from controller.operator.page.street_data import StreetData
 from controller.operator.tl_layout import TlLayout
 from controller.policies.no_policies import contracts_of_city
@@ -40,7 +41,7 @@ class Page(OperatedRun):
         self.layout = TlLayout(self.contracts, tuple(lanes))
         self.street = StreetData(self.layout, street, street_shapes.read(street.net_file), "grid")
         self.collector = Collector(self.street)
-        site = Site(listen("127.0.0.1", 0), self.street, operator_token.new_token())
+        site = Site(listen("127.0.0.1", 0, "--page"), self.street, operator_token.new_token())
         self.traffic = TrafficMeter(self.contracts, street)
         self.traffic.track(self.layout.lanes)
         self.earlier: dict[float, dict] = {}

@@ -16,11 +16,11 @@ from aiohttp import WSCloseCode
 
 from benchmarks.page_frame import decode
 from city.errors import InputError
+from controller.control_address import listen
 from controller.operator import operator_interface
 from controller.operator.page import frame_server
 from controller.operator.page import server as server_module
 from controller.operator.page.frame_server import MalformedRequest, parse_request
-from controller.operator.page.site import listen
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.signal_safety import Override
@@ -379,7 +379,7 @@ def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
 
 def test_a_port_in_use_is_an_input_error(page):
     with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
-        listen("127.0.0.1", page.port)
+        listen("127.0.0.1", page.port, "--page")
 
 
 @pytest.mark.parametrize("failure", ["", "the connection to SUMO was lost: " + 80 * "ä"])
