@@ -1,6 +1,7 @@
 """`greenserve ctl`: its output, exit codes and errors, against a real server."""
 
 import csv
+import getpass
 import io
 import json
 import signal
@@ -73,6 +74,7 @@ def test_a_reason_is_shown_and_the_log_is_a_table_json_and_csv(operated, address
 
 def test_every_command_reaches_the_run(operated, address, capsys):
     assert printed(capsys, address, "pause")["is_paused"] is True
+    assert operated.state.commands()[0].author == getpass.getuser()
     assert printed(capsys, address, "step", "5", "--author", "ann")["step_until_s"] == 5.0
     assert printed(capsys, address, "speed", "2")["speed"] == 2.0
     assert printed(capsys, address, "resume")["is_paused"] is False

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,32 +18,13 @@ from tests.controller.operator.operated_runs import Loop, command_of, contracts,
 from tests.sample_city import write_city
 
 
-class Recorder(SimpleNamespace):
-    """A loop, health and connection that count."""
-
-    def __init__(self):
-        super().__init__(beats=0, kept_alive=[], renewed=0, error=None)
-        self.loop = Loop()
-        self.loop.renew_readings = self.renew
-
-    def beat(self):
-        self.beats += 1
-
-    def renew(self):
-        self.renewed += 1
-
-    def keep_alive(self):
-        self.kept_alive.append(time.monotonic())
-        if self.error is not None:
-            raise self.error
-
-    def check_open(self):
-        pass
-
-
 @pytest.fixture
 def recorder():
-    return Recorder()
+    """Health and connection of a run, which count their calls, and its loop."""
+    made = Mock(loop=Loop(), kept_alive=[])
+    made.loop.renew_readings = made.renew
+    made.keep_alive.side_effect = lambda: made.kept_alive.append(time.monotonic())
+    return made
 
 
 @pytest.fixture
@@ -60,9 +41,8 @@ def interface_of(recorder, tmp_path):
         def make(*flags, watchdog_s=10):
             city = write_city(tmp_path, ("[controller]\n", f"[controller]\nwatchdog_s = {watchdog_s}\n"))
             config = parse(["--city", city, "--policy", "max-pressure", *flags])
-            alarms = SimpleNamespace(note_pace=lambda state: None)
             metrics = ControllerMetrics(CollectorRegistry())
-            made = OperatorInterface(config, contracts(), None, alarms, metrics, recorder, None)
+            made = OperatorInterface(config, contracts(), None, Mock(), metrics, recorder, None)
             closing.callback(made.close)
             return made
 
@@ -82,7 +62,7 @@ def submitted(interface, *requests, after_s=0.0):
 
 def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, interface_of):
     assert interface_of().before_step(recorder.loop, 500.0, recorder, stop) == 500.0
-    assert (recorder.beats, recorder.kept_alive, recorder.renewed) == (0, [], 0)
+    assert recorder.method_calls == []
 
 
 def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, interface_of):
@@ -92,8 +72,8 @@ def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(rec
     interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
-    assert gaps and max(gaps) < 0.9 and recorder.beats >= 3
-    assert recorder.renewed == 1
+    assert gaps and max(gaps) < 0.9 and recorder.beat.call_count >= 3
+    recorder.renew.assert_called_once_with()
 
 
 def test_commands_are_applied_while_the_run_is_paused(recorder, stop, interface_of):
@@ -126,7 +106,7 @@ def test_a_stop_request_ends_the_wait(recorder, stop, interface_of):
 
 
 def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, interface_of):
-    interface, recorder.error = interface_of(watchdog_s=1), SumoConnectionLost("the guard has ended")
+    interface, recorder.keep_alive.side_effect = interface_of(watchdog_s=1), SumoConnectionLost("the guard has ended")
     interface.pace.pause()
     with pytest.raises(SumoConnectionLost):
         interface.before_step(recorder.loop, 500.0, recorder, stop)
