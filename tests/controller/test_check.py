@@ -23,7 +23,7 @@ from serving.embedded.models.version_policy import VersionPolicy
 from signals import contract
 from tests.city.ledgers import BEGIN
 from tests.conftest import GRID
-from tests.error_lines import assert_refused
+from tests.error_lines import refused
 from tests.sample_city import write_city
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
@@ -139,8 +139,7 @@ def test_district_and_label_select_the_models_as_for_control(city, check, capsys
     )
     rows, _ = table(check("--district", "north", "--version-label", "stable", more=districts))
     assert list(rows) == ["SA101", "SA102"] and ("city", "stable") in requests
-    assert main(["--city", str(city), "--district", "south"]) == 2
-    assert_refused(capsys, "no model server answers at 127.0.0.1:1")
+    refused(capsys, main(["--city", str(city), "--district", "south"]), "no model server answers at 127.0.0.1:1")
 
 
 def test_certificates_of_city_toml_are_used(city, check, capsys, grid_models, tmp_path):
@@ -150,8 +149,7 @@ def test_certificates_of_city_toml_are_used(city, check, capsys, grid_models, tm
     ssl = SSLConfig(server_key=key, server_cert=certificate)
     with running(ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=ssl)) as server:
         flags = ["--infer-tl", "SA101", "--server", f"127.0.0.1:{server.port}"]
-        assert main(["--city", str(city), *flags]) == 2
-        assert_refused(capsys, "no model server answers")
+        refused(capsys, main(["--city", str(city), *flags]), "no model server answers")
         check(*flags, changes=[("[serving]", f'[serving]\ntls_ca = "{tmp_path / "ca.pem"}"')])
 
 
@@ -170,14 +168,12 @@ def test_certificates_of_city_toml_are_used(city, check, capsys, grid_models, tm
     ],
 )
 def test_wrong_input_gives_one_error_line(city, capsys, flags, message):
-    assert main(["--city", str(city), *flags]) == 2
-    assert_refused(capsys, message)
+    refused(capsys, main(["--city", str(city), *flags]), message)
 
 
 def test_path_that_cannot_be_used_gives_one_error_line(city, capsys, grid_models):
     city.write_text(city.read_text().replace(str(grid_models), "x" * 300))
-    assert main(["--city", str(city)]) == 2
-    assert_refused(capsys, "File name too long; name another path")
+    refused(capsys, main(["--city", str(city)]), "File name too long; name another path")
 
 
 def test_changes_that_take_much_longer_than_in_training_are_reported(check):
@@ -247,8 +243,7 @@ def test_stored_models_other_than_the_ledgers_are_named(city, ledger, check, cap
         (["--ledger", str(tmp_path / "none.jsonl")], ["none.jsonl: there is no ledger"]),
         ([], ["ledger.jsonl: line 2", "restore the file from its copy"]),
     ):
-        assert main(["--city", str(city), "--infer-tl", "SA101", *flags]) == 2
-        assert_refused(capsys, *parts)
+        refused(capsys, main(["--city", str(city), "--infer-tl", "SA101", *flags]), *parts)
 
 
 def test_served_models_other_than_the_ledgers_are_named(ledger, check, grid_models, fleet_server):

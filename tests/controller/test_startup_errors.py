@@ -20,7 +20,7 @@ from controller.sumo.network import check_contract_matches_network, check_contra
 from serving.embedded.config import ServerConfig
 from signals import contract
 from tests.end_to_end.programs import CITY, free_port
-from tests.error_lines import assert_refused
+from tests.error_lines import refused
 from tests.sample_city import write_city
 from tests.serving import saved_models
 from tests.serving.conftest import connected
@@ -142,8 +142,7 @@ def test_durations_and_type_of_the_program_matter_only_to_plan_actions(grid_city
 )
 def test_start_that_cannot_succeed_is_refused(capsys, grid_server, monkeypatch, flags, parts):
     monkeypatch.setattr("controller.sumo.start.ATTACH_TIMEOUT_S", 0.1)
-    assert main(["--city", CITY, "--server", grid_server, *flags]) == 2
-    assert_refused(capsys, *parts)
+    refused(capsys, main(["--city", CITY, "--server", grid_server, *flags]), *parts)
 
 
 def test_port_in_use_is_refused(capsys, grid_server):
@@ -153,8 +152,7 @@ def test_port_in_use_is_refused(capsys, grid_server):
             (("--clients", "2", "--sumo-port", port), (f"--sumo-port {port}: cannot listen on it",)),
             (("--http", f"127.0.0.1:{port}"), ("cannot serve metrics", "--http")),
         ):
-            assert main(["--city", CITY, "--server", grid_server, *flags]) == 2
-            assert_refused(capsys, *parts)
+            refused(capsys, main(["--city", CITY, "--server", grid_server, *flags]), *parts)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +173,7 @@ def test_port_in_use_is_refused(capsys, grid_server):
     ids=["model that is not served", "unknown signal"],
 )
 def test_city_that_does_not_fit_is_refused(capsys, grid_server, tmp_path, change, flags, parts):
-    assert main(["--city", write_city(tmp_path, change), "--server", grid_server, *flags]) == 2
-    assert_refused(capsys, *parts)
+    refused(capsys, main(["--city", write_city(tmp_path, change), "--server", grid_server, *flags]), *parts)
 
 
 def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
@@ -211,8 +208,7 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         (["--fleet", "a/b"], "--fleet: 'a/b' is not a valid TL name"),
         (["--clients", "2", "--deadline-ms", "9000"], "set watchdog_s to at least twice the deadline"),
     ):
-        assert main(["--city", CITY, *flags]) == 2
-        assert_refused(capsys, message)
+        refused(capsys, main(["--city", CITY, *flags]), message)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +216,7 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
 )
 def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, target, message):
     (tmp_path / "link").symlink_to(tmp_path / target)
-    assert main(["--city", CITY, "--summary", str(tmp_path / "link")]) == 2
-    assert_refused(capsys, message)
+    refused(capsys, main(["--city", CITY, "--summary", str(tmp_path / "link")]), message)
 
 
 @pytest.mark.parametrize("make", ["touch", "symlink_to"])
@@ -231,8 +226,13 @@ def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(
     (tmp_path / "elsewhere").mkdir()
     getattr(tmp_path / f"greenserve-{os.getuid()}", make)(*[tmp_path / "elsewhere"] * (make == "symlink_to"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
-    assert_refused(capsys, "is a link or a file", "set TMPDIR", "--no-guard")
+    refused(
+        capsys,
+        main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]),
+        "is a link or a file",
+        "set TMPDIR",
+        "--no-guard",
+    )
 
 
 UNREADABLE = "SUMO sent an answer that cannot be read ("
@@ -276,8 +276,7 @@ def test_port_that_does_not_answer_as_sumo_does_is_one_error_line(
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with damaging_sumo(damage) as port:
-        assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]) == 2
-    assert_refused(capsys, message)
+        refused(capsys, main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]), message)
 
 
 def test_simulation_past_its_end_is_refused():
@@ -311,5 +310,4 @@ def test_a_city_that_is_missing_or_lacks_tls_or_a_network_is_refused(capsys, tmp
     monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "city.toml").write_text(content)
-    assert main([]) == 2
-    assert_refused(capsys, message)
+    refused(capsys, main([]), message)
