@@ -246,7 +246,9 @@ class Alarms(Subscriber):
         """
         with self._lock:
             self._now = at_s
-            self._end_quiet()
+            for alarm_id, active in list(self._active.items()):
+                if at_s - active.alarm.last_s > KINDS[active.alarm.name].quiet_s:
+                    self._end(alarm_id)
             for alarm in monitor_alarms:
                 self._occurred(f"{MONITOR}/{alarm.rule.value}", alarm.signal, f"{alarm.signal}: {alarm.message}")
             for signal, reason in rejected.items():
@@ -463,11 +465,6 @@ class Alarms(Subscriber):
         # UTF-8, and so protobuf, has no lone surrogates
         alarm.text = text.encode(errors="replace").decode() or alarm.text
         return self._active[alarm_id]
-
-    def _end_quiet(self) -> None:
-        for alarm_id, active in list(self._active.items()):
-            if self._now - active.alarm.last_s > KINDS[active.alarm.name].quiet_s:
-                self._end(alarm_id)
 
     def _end(self, alarm_id: str) -> None:
         if active := self._active.pop(alarm_id, None):

@@ -78,8 +78,10 @@ class OperatorService:
             "ReloadContracts": self._reload_contracts,
             "Pause": lambda request, applied: applied(queue.pause),
             "Resume": lambda request, applied: applied(queue.resume),
-            "Step": self._step,
-            "SetSpeed": self._set_speed,
+            "Step": lambda request, applied: applied(queue.step, _number("until_s", request.until_s, 0, MAX_FOR_S)),
+            "SetSpeed": lambda request, applied: applied(
+                queue.set_speed, _number("factor", request.factor, 0, MAX_SPEED)
+            ),
             "ListAlarms": lambda request, applied: self._list_alarms(request.with_ended),
             "AcknowledgeAlarm": self._acknowledge,
             "ListCommands": lambda request, applied: pb.Commands(
@@ -193,12 +195,6 @@ class OperatorService:
         return pb.ReloadContractsResponse(
             run=self.run(), compared=count, changed=compared.changed, failed=compared.failed
         )
-
-    def _step(self, request: pb.StepRequest, applied: Applied) -> pb.Run:
-        return applied(self._queue.step, _number("until_s", request.until_s, 0, MAX_FOR_S))
-
-    def _set_speed(self, request: pb.SetSpeedRequest, applied: Applied) -> pb.Run:
-        return applied(self._queue.set_speed, _number("factor", request.factor, 0, MAX_SPEED))
 
     def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, applied: Applied) -> pb.Alarms:
         applied(self._queue.acknowledge, request.id)

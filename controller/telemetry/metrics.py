@@ -107,25 +107,20 @@ class ControllerMetrics:
 
     def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
         """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
-
-        def collect() -> Iterable[Metric]:
-            text = "Model number of a TL's newest answer"
-            yield _gauges("controller_model_number", text, "tl", numbers())
-
-        self.registry.register(_Collected(collect))
+        text = "Model number of a TL's newest answer"
+        self.registry.register(_Collected(lambda: [_gauges("controller_model_number", text, "tl", numbers())]))
 
     def report_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
         """Add certificates to the metric of their expiry by file. `expiries` returns it and is called at each
         scrape."""
-
-        def collect() -> Iterable[Metric]:
-            text = "When the first certificate of a TLS file expires, in s since 1970"
-            by_file = {file: expiry_s for each in self._expiries for file, expiry_s in each().items()}
-            yield _gauges("controller_certificate_expiry_timestamp_seconds", text, "file", by_file)
-
         if not self._expiries:
-            self.registry.register(_Collected(collect))
+            self.registry.register(_Collected(self._collect_expiries))
         self._expiries.append(expiries)
+
+    def _collect_expiries(self) -> Iterable[Metric]:
+        text = "When the first certificate of a TLS file expires, in s since 1970"
+        by_file = {file: expiry_s for each in self._expiries for file, expiry_s in each().items()}
+        yield _gauges("controller_certificate_expiry_timestamp_seconds", text, "file", by_file)
 
     def report_pace(self, state: Callable[[], PaceState]) -> None:
         """Add the metrics of the run's pace. `state` returns it and is called at each scrape."""

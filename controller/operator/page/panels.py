@@ -74,7 +74,7 @@ def traffic(tls: Sequence[str], recent: RecentTraffic) -> dict[str, Any]:
 
 
 def figures(decisions: int, missing: int, recent: int, times_s: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Counts of a run, and percentiles of its newest steps.
+    """Counts of a run, and p50 and p95 of its newest steps; none without steps.
 
     Args:
         decisions: so far, without those that were missing.
@@ -86,13 +86,11 @@ def figures(decisions: int, missing: int, recent: int, times_s: Mapping[str, Seq
         "decisions": decisions,
         "missing": missing,
         "decisions_per_s": round(recent / RATE_S, 2),
-        "latency_ms": {stage: _percentiles_ms(values) for stage, values in times_s.items()},
+        "latency_ms": {
+            stage: (1000 * np.percentile(values, (50, 95))).round(3).tolist() if values else []
+            for stage, values in times_s.items()
+        },
     }
-
-
-def _percentiles_ms(values_s: Sequence[float]) -> list[float]:
-    """p50 and p95; empty without values."""
-    return [round(1000 * float(value), 3) for value in np.percentile(values_s, (50, 95))] if values_s else []
 
 
 class TlHistory(NamedTuple):

@@ -261,7 +261,9 @@ class PageServer(FrameServer[LiveWatcher]):
                 watcher.request = None
                 return frames.encode(max(watcher.step_number + 1, 0), watcher.at_s, False, ())
         is_first = self._is_first(watcher)
-        frame, took_s = self._timed_frame(watcher)
+        begin_s = time.thread_time()
+        frame = self._frame(watcher)
+        took_s = time.thread_time() - begin_s  # of the processor
         if is_first:
             watcher.first_s = None
             self._next_first_s = max(self._next_first_s, time.monotonic()) + took_s / FIRST_SHARE
@@ -269,10 +271,6 @@ class PageServer(FrameServer[LiveWatcher]):
         # the frame that makes the shared parts takes longest: a mean over several rounds of all watchers
         self._made_s += (took_s - self._made_s) / (5 * max(len(self.watchers), 1))
         return frame
-
-    def _timed_frame(self, watcher: LiveWatcher) -> tuple[bytes, float]:
-        begin = time.thread_time()
-        return self._frame(watcher), time.thread_time() - begin
 
     def _is_first(self, watcher: LiveWatcher) -> bool:
         """True if the frame of a watcher's request begins the lists of its TL anew."""

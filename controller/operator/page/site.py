@@ -4,7 +4,6 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
-from typing import Any
 
 from aiohttp import web
 
@@ -84,7 +83,9 @@ class Site:
         self.gate = Gate(self.host, self.port, token)
         self.street = street
         self._socket = listener
-        self._files = {file.name: file.read_bytes() for file in _static_files()}
+        static = resources.files("controller.operator.page") / "static"
+        files = (file for folder in (static, static / "vendor") for file in folder.iterdir() if file.is_file())
+        self._files = {file.name: file.read_bytes() for file in files}
         self._runner: web.AppRunner | None = None
 
     @property
@@ -133,8 +134,3 @@ class Site:
         return web.Response(
             body=self.street.compressed, content_type="application/json", headers={"Content-Encoding": "gzip"}
         )
-
-
-def _static_files() -> list[Any]:
-    folder = resources.files("controller.operator.page") / "static"
-    return [file for each in (folder, folder / "vendor") for file in each.iterdir() if file.is_file()]
