@@ -166,8 +166,8 @@ class CommandQueue:
         for tl, pin in self.pinned.items():
             if self._clock() >= pin.end_s:
                 self.pin_model(tl, pin.then, 0.0, None, f"{pin.author}, who has not renewed it", loop)
-        while submitted := self._next():
-            command, applied = submitted
+        while self._submitted:
+            command, applied = self._submitted.popleft()
             try:
                 command(loop)
                 applied.set_result(None)
@@ -278,10 +278,6 @@ class CommandQueue:
     def _replace_modes(self, modes: Mapping[str, SetMode]) -> None:
         self.modes = modes
         self.next_s = min((mode.until_s for mode in modes.values()), default=math.inf)
-
-    def _next(self) -> tuple[Command, Future[None]] | None:
-        with self._arrived:
-            return self._submitted.popleft() if self._submitted else None
 
     def _save(self) -> None:
         """Write the files that are older than the modes or the log; return when they are as new as the call. The newest

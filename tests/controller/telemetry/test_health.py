@@ -216,7 +216,7 @@ def scrape(url, path="/metrics"):
 def test_idle_connections_hold_a_bounded_number_of_threads(served):
     url = served[3]
     before = threading.active_count()
-    with connections_to(url, 300) as idle:
+    with connections_to(url, 100) as idle:
         idle[-1].settimeout(IDLE_TIMEOUT_S / 2)
         assert idle[-1].recv(1) == b"", "closed at once, as all others beyond the limit"
         assert threading.active_count() - before <= MAX_CONNECTIONS

@@ -106,7 +106,7 @@ JSON = st.recursive(
 KEYS = ("source", "parity", "actor", "variables", "versions", "scope", "tl", "exported_at")
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.sampled_from(
         [(key,) for key in KEYS] + [("parity", "observations"), ("parity", "reference"), ("source", "files")]

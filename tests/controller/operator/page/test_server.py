@@ -262,9 +262,9 @@ def test_watchers_that_ask_for_everything_again_and_again_do_not_delay_others(pa
 
 
 def test_a_watcher_that_waits_for_a_history_knows_that_the_connection_lives(page, browser, monkeypatch):
-    monkeypatch.setattr(server_module, "KEEPALIVE_INTERVAL_S", 0.2)
+    monkeypatch.setattr(server_module, "KEEPALIVE_INTERVAL_S", 0.1)
     page.step(1, decisions=[page.decided("SA101")])
-    page.server._next_first_s = time.monotonic() + 1.0  # others have just got theirs
+    page.server._next_first_s = time.monotonic() + 0.5  # others have just got theirs
     received = []
     while not received or received[-1].panel is None:
         received.append(browser.frame(tl="SA101"))
