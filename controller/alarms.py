@@ -329,9 +329,16 @@ class Alarms(Subscriber):
         )
         with self._lock:
             counts = Counter(active.alarm.name for active in self._active.values())
+            expiries = {file: s for by_file in self._certificates.values() for file, s in by_file.items()}
         for name in KINDS:
             family.add_metric((name,), counts[name])
         yield family
+        if expiries:
+            text = "When the first certificate of a TLS file expires, in s since 1970"
+            family = GaugeMetricFamily("controller_certificate_expiry_timestamp_seconds", text, labels=("file",))
+            for file, expiry_s in expiries.items():
+                family.add_metric((file,), expiry_s)
+            yield family
 
     def _sorted(self) -> list[pb.Alarm]:
         """Active alarms: critical ones first, then by begin."""

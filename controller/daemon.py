@@ -244,7 +244,7 @@ def _served(
 
     `metadata`: as of the Client.
     """
-    client = _client(config, metrics, alarms, metadata, closing)
+    client = _client(config, alarms, metadata, closing)
     contracts = fetch_contracts(client, config.infer_tls, config.models.version, config.models.fleet)
     check_contracts_match_city(config.city, contracts)
     fleet = ServedFleet(client, config.models.fleet, contracts, config.models.version) if config.models.fleet else None
@@ -287,7 +287,6 @@ def _interface(
 
 def _client(
     config: ControllerConfig,
-    metrics: ControllerMetrics,
     alarms: Alarms,
     metadata: Callable[[], Metadata] | None,
     closing: contextlib.ExitStack,
@@ -297,7 +296,6 @@ def _client(
     if config.models.tls_files is None:
         return closing.enter_context(Client(config.models.server, retries=0, metadata=metadata))
     tls = ChangingTls(config.models.tls_files)
-    metrics.report_certificates(tls.expiries_s)
     alarms.note_certificates("model server", tls.expiries_s())
 
     def check() -> None:

@@ -89,7 +89,7 @@ class OperatorInterface:
         token = _token() if is_reached else OperatorToken(operator_token.new_token(), None)
         with contextlib.ExitStack() as closing:
             if config.control is not None:
-                self._server = _bound(config.control, token.value, metrics, alarms, closing)
+                self._server = _bound(config.control, token.value, alarms, closing)
             saved = SavedModes(_path(config) if is_reached else None)
             closing.callback(saved.close)
             self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
@@ -155,21 +155,19 @@ class OperatorInterface:
         self._closing.close()
 
 
-def _bound(
-    control: ControlAddress, token: str, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
-) -> ControlServer:
+def _bound(control: ControlAddress, token: str, alarms: Alarms, closing: contextlib.ExitStack) -> ControlServer:
     """The control API's server, which listens, and its certificates are watched, until `closing` ends."""
     tls = ChangingTls(control.tls) if control.tls is not None else None
     server = ControlServer(control.address, tls, token)
     closing.callback(server.stop)
     if tls is not None:
-        metrics.report_certificates(lambda: _expiries_s(tls))
-        alarms.note_certificates("control", _expiries_s(tls))
-        checking = PeriodicThread(
-            "the check of the control API's certificates",
-            CERTIFICATE_INTERVAL_S,
-            lambda: alarms.note_certificates("control", _expiries_s(tls)),
-        )
+
+        def note() -> None:
+            expiries_s = {f"control_{file}": expiry_s for file, expiry_s in tls.expiries_s().items()}
+            alarms.note_certificates("control", expiries_s)
+
+        note()
+        checking = PeriodicThread("the check of the control API's certificates", CERTIFICATE_INTERVAL_S, note)
         checking.start()
         closing.callback(checking.stop)
     return server
@@ -210,7 +208,3 @@ def _path(config: ControllerConfig) -> Path | None:
     except OSError as error:
         log.warning("%s; a restart forgets the modes that operators set; set TMPDIR to a writable folder", error)
         return None
-
-
-def _expiries_s(tls: ChangingTls) -> dict[str, float]:
-    return {f"control_{file}": expiry_s for file, expiry_s in tls.expiries_s().items()}

@@ -266,6 +266,8 @@ def test_rejections_lateness_record_and_certificates_are_alarms(alarms):
     alarms.note_record("the disk is full")
     alarms.note_certificates("model server", {"ca": 1e9 + 15 * 86400, "certificate": 1e9 + 13 * 86400})
     alarms.note_certificates("control", {"control_ca": 1e9 - 1})
+    expiry = {tuple(s.labels.values()): s.value for family in alarms.collect() for s in family.samples}
+    assert expiry["certificate",] == 1e9 + 13 * 86400 and expiry["control_ca",] == 1e9 - 1
     found = {alarm.name: alarm for alarm in alarms.current()}
     assert found.keys() == {
         "GreenserveSumoRejections", "GreenserveRunLate", "GreenserveRecordStopped", "GreenserveCertificateExpires",
