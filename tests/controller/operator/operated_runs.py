@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,24 +84,6 @@ def contracts(tls=TLS):
     return [policy_pb2.PolicyContract(tl=tl, signal_ids=[f"signal_{tl}"]) for tl in tls]
 
 
-@contextlib.contextmanager
-def applying(queue, loop):
-    ended = threading.Event()
-
-    def run():
-        while not ended.is_set():
-            queue.apply(loop)
-            queue.wait(0.01)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 class OperatedRun:
     """The parts of a run that an operator commands, wired as the controller wires them."""
 
@@ -117,8 +100,23 @@ class OperatedRun:
         rollouts = OpenRollouts(ledger or Path("no-ledger.jsonl"))
         self.service = OperatorService(self.state, self.queue, self.pace, self.alarms, pins, policy, None, rollouts)
 
+    @contextlib.contextmanager
     def applying(self):
-        return applying(self.queue, self.loop)
+        """Apply commands in another thread."""
+        ended = threading.Event()
+
+        def apply():
+            while not ended.is_set():
+                self.queue.apply(self.loop)
+                self.queue.wait(0.01)
+
+        with ThreadPoolExecutor(1) as pool:
+            applied = pool.submit(apply)
+            try:
+                yield
+            finally:
+                ended.set()
+        applied.result()
 
     @contextlib.contextmanager
     def served(self, tls=None):

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -22,22 +22,14 @@ POLICY, HOLD, FIXED = OperatorMode.POLICY, OperatorMode.HOLD, OperatorMode.FIXED
 
 
 def submit(operated, *requests):
-    """Submit requests in order from another thread, and apply each as the loop does."""
+    """Submit requests in order, while another thread applies them as the loop does; return the errors."""
     errors = []
-
-    def run():
+    with operated.applying():
         for request in requests:
             try:
                 operated.queue.submit(command_of(operated.queue, request), 5)
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    while thread.is_alive():
-        operated.queue.wait(0.01)
-        operated.queue.apply(operated.loop)
-    thread.join()
     return errors
 
 
@@ -82,22 +74,16 @@ def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
 
 
 def test_commands_in_the_second_of_the_release_are_refused(operated):
-    errors = []
-
-    def command():
-        try:
-            operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 5)
-        except OperatorError as error:
-            errors.append((error.status, str(error)))
-
-    thread = threading.Thread(target=command)
-    thread.start()
-    while not operated.queue._submitted:
-        pass
-    operated.queue.close("the controller ends")
-    thread.join()
-    command()
-    assert errors == [(Status.UNAVAILABLE, "the controller ends")] * 2 and operated.loop.commands == []
+    command = command_of(operated.queue, set_modes(("SA101",), FIXED, "ann"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(operated.queue.submit, command, 5)
+        wait_until(lambda: operated.queue._submitted)
+        operated.queue.close("the controller ends")
+        for refused in (waiting.result, lambda: operated.queue.submit(command, 5)):
+            with pytest.raises(OperatorError, match="the controller ends") as error:
+                refused()
+            assert error.value.status is Status.UNAVAILABLE
+    assert operated.loop.commands == []
 
 
 def test_a_flood_of_commands_is_bounded(monkeypatch, operated):
@@ -231,21 +217,20 @@ def test_without_an_author_who_waits_commands_and_the_end_of_a_mode_are_saved_an
 
 
 def test_an_author_is_answered_after_the_file_is_written(path):
-    operated, writing, may_write = OperatedRun(path), threading.Event(), threading.Event()
+    operated, may_write = OperatedRun(path), threading.Event()
     write = operated.saved.write
-    operated.saved.write = lambda saved: writing.set() or (may_write.wait(5) and write(saved))
-    command = threading.Thread(
-        target=operated.queue.submit, args=(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 5)
-    )
-    command.start()
-    operated.queue.wait(5)
-    operated.queue.apply(operated.loop)
-    assert writing.wait(5)
-    command.join(0.1)
-    assert command.is_alive() and not path.exists()
-    may_write.set()
-    command.join(5)
-    assert not command.is_alive() and path.exists()
+    operated.saved.write = lambda saved: may_write.wait(5) and write(saved)
+    with ThreadPoolExecutor(1) as pool:
+        command = command_of(operated.queue, set_modes(("SA101",), FIXED, "ann"))
+        answered = pool.submit(operated.queue.submit, command, 5)
+        operated.queue.wait(5)
+        operated.queue.apply(operated.loop)
+        with pytest.raises(TimeoutError):
+            answered.result(0.1)
+        assert not path.exists()
+        may_write.set()
+        answered.result(5)
+    assert path.exists()
 
 
 def test_commands_for_all_of_ten_thousand_tls_take_linear_time():

@@ -49,15 +49,14 @@ def interface_of(recorder, tmp_path):
         yield make
 
 
-def submitted(interface, *requests, after_s=0.0):
+def submit(interface, *requests, after_s=0.0):
+    """Submit requests in another thread."""
+
     def run():
-        time.sleep(after_s)
         for request in requests:
             interface.queue.submit(command_of(interface.queue, request), 10)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+    threading.Timer(after_s, run).start()
 
 
 def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, interface_of):
@@ -68,9 +67,8 @@ def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, 
 def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, interface_of):
     interface = interface_of(watchdog_s=1)
     interface.pace.pause()
-    thread = submitted(interface, ("resume", "ann"), after_s=1.0)
+    submit(interface, ("resume", "ann"), after_s=1.0)
     interface.before_step(recorder.loop, 500.0, recorder, stop)
-    thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
     assert gaps and max(gaps) < 0.9 and recorder.beat.call_count >= 3
     recorder.renew.assert_called_once_with()
@@ -80,19 +78,17 @@ def test_commands_are_applied_while_the_run_is_paused(recorder, stop, interface_
     interface = interface_of()
     interface.pace.pause()
     requests = ("pause", "bob"), set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0), ("step", 7.0, "ann")
-    thread = submitted(interface, *requests)
+    submit(interface, *requests)
     assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
-    thread.join()
     assert recorder.loop.modes()["SA101"] == "fixed"
 
 
 def test_a_step_ends_where_an_operators_mode_ends(recorder, stop, interface_of):
     interface = interface_of()
-    thread = submitted(interface, set_modes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
+    submit(interface, set_modes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
     end_s = 500.0
     while end_s == 500.0:
         end_s = interface.before_step(recorder.loop, 500.0, recorder, stop)
-    thread.join()
     assert end_s == 40.0
 
 
