@@ -451,4 +451,4 @@ def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
-        operator_interface._page(None, ("127.0.0.1", 0), None, None, None)
+        operator_interface._page(None, ("127.0.0.1", 0), None, None, None, None)
