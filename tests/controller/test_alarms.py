@@ -46,6 +46,12 @@ def ids(alarms):
     return [alarm.id for alarm in alarms.current()]
 
 
+def added(alarms, event):
+    """The ids of the alarms after an event."""
+    alarms.add(event)
+    return ids(alarms)
+
+
 def monitor_alarm(at_s, signal="A0", rule=MonitorRule.CONFLICT):
     return event(at_s, alarms=[Alarm(signal, rule, at_s, "0 and 2 are green together")])
 
@@ -64,33 +70,37 @@ def test_a_flood_of_one_kind_is_one_alarm_with_a_count(alarms):
 
 def test_an_alarm_of_occurrences_ends_when_it_is_quiet_and_begins_anew(alarms):
     alarms.add(monitor_alarm(10))
-    alarms.add(event(310))
-    assert ids(alarms) == ["GreenserveMonitorAlarm/conflict"]
-    alarms.add(event(311))
-    assert ids(alarms) == []
+    assert added(alarms, event(310)) == ["GreenserveMonitorAlarm/conflict"]
+    assert added(alarms, event(311)) == []
     alarms.add(monitor_alarm(400))
     newest, ended = alarms.current(with_ended=True)
     assert (newest.since_s, newest.count, newest.is_active) == (400, 1, True) and ended.ended_s == 311
 
 
 def test_a_tl_without_its_policy_is_an_alarm_until_it_is_back(alarms):
-    alarms.add(event(5, [decision("SA101", "Unavailable: refused", POLICY, ControlMode.HOLD)]))
-    assert ids(alarms) == ["GreenserveServerDown"]
+    assert added(alarms, event(5, [decision("SA101", "Unavailable: refused", POLICY, ControlMode.HOLD)])) == [
+        "GreenserveServerDown"
+    ]
     alarms.add(event(30, [decision("SA101", "DeadlineExceeded: late", ControlMode.HOLD, FALLBACK)]))
     (alarm,) = alarms.current()
     assert (alarm.name, [*alarm.subjects], alarm.count) == ("GreenserveTLInFallback", ["SA101"], 1)
     assert alarm.text == "SA101: DeadlineExceeded: late"
-    alarms.add(event(40, [decision("SA101", "", FALLBACK, RECOVERING), decision("SA102")]))
-    assert ids(alarms) == ["GreenserveTLInFallback"]
-    alarms.add(event(45, [decision("SA101", "", RECOVERING, POLICY)]))
-    assert ids(alarms) == []
+    assert added(alarms, event(40, [decision("SA101", "", FALLBACK, RECOVERING), decision("SA102")])) == [
+        "GreenserveTLInFallback"
+    ]
+    assert added(alarms, event(45, [decision("SA101", "", RECOVERING, POLICY)])) == []
 
 
 def test_many_tls_without_their_policy_are_critical(alarms):
-    alarms.add(event(5, [decision(tl, "Unavailable: refused", POLICY, FALLBACK) for tl in TLS[:2]]))
-    assert ids(alarms) == ["GreenserveServerDown", "GreenserveTLInFallback"]
-    alarms.add(event(6, [decision(TLS[2], "Unavailable: refused", POLICY, FALLBACK)]))
-    assert ids(alarms) == ["GreenserveServerDown", "GreenserveManyTLsInFallback", "GreenserveTLInFallback"]
+    assert added(alarms, event(5, [decision(tl, "Unavailable: refused", POLICY, FALLBACK) for tl in TLS[:2]])) == [
+        "GreenserveServerDown",
+        "GreenserveTLInFallback",
+    ]
+    assert added(alarms, event(6, [decision(TLS[2], "Unavailable: refused", POLICY, FALLBACK)])) == [
+        "GreenserveServerDown",
+        "GreenserveManyTLsInFallback",
+        "GreenserveTLInFallback",
+    ]
     fallback = alarms.current()[-1]
     assert fallback.count == 3 and fallback.subject_count == 3
 
@@ -128,8 +138,7 @@ def test_what_an_operator_set_is_no_alarm(alarms):
     alarms.add(replace(event(30, [decision("SA101", "Unavailable: refused", FIXED, FIXED)]), commands=(command,)))
     assert "GreenserveTLInFallback" not in ids(alarms)
     back = OperatorCommand("SA101", OperatorMode.POLICY, "ann", FIXED, RECOVERING)
-    alarms.add(replace(event(60, [decision("SA101", "", RECOVERING, RECOVERING)]), commands=(back,)))
-    assert ids(alarms) == []
+    assert added(alarms, replace(event(60, [decision("SA101", "", RECOVERING, RECOVERING)]), commands=(back,))) == []
 
 
 def test_policies_that_are_overridden_in_most_decisions_are_an_alarm_of_the_next_window(alarms):
@@ -278,8 +287,7 @@ def test_rejections_lateness_record_and_certificates_are_alarms(alarms):
     alarms.note_certificates("model server", {"ca": 2e9})
     alarms.note_certificates("control", {"control_ca": 2e9})
     alarms.note_record("")
-    alarms.add(event(400))
-    assert ids(alarms) == []
+    assert added(alarms, event(400)) == []
 
 
 def test_an_acknowledgement_keeps_its_first_author_until_the_alarm_ends(alarms):
@@ -306,8 +314,10 @@ def test_metric_names_every_alarm(alarms):
     registry = CollectorRegistry()
     registry.register(alarms)
     alarms.add(monitor_alarm(1))
-    alarms.add(monitor_alarm(2, rule=MonitorRule.YELLOW))
-    assert ids(alarms) == ["GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm/yellow"]
+    assert added(alarms, monitor_alarm(2, rule=MonitorRule.YELLOW)) == [
+        "GreenserveMonitorAlarm/conflict",
+        "GreenserveMonitorAlarm/yellow",
+    ]
     (family,) = registry.collect()
     values = {sample.labels["name"]: sample.value for sample in family.samples}
     assert values.keys() == KINDS.keys()

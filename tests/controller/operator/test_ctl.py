@@ -39,15 +39,18 @@ def ctl(address, *arguments):
     return main([*arguments, "--address", address], "greenserve ctl")
 
 
+def output(capsys, address, *arguments):
+    assert ctl(address, *arguments) == 0
+    return capsys.readouterr().out
+
+
 def printed(capsys, address, *arguments):
-    assert ctl(address, *arguments, "--json") == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(output(capsys, address, *arguments, "--json"))
 
 
 def test_a_table_and_json_show_the_same(operated, address, capsys):
     operated.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
-    assert ctl(address, "set", "fixed", "SA102,SA103", "--for", "30m", "--author", "ann") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = output(capsys, address, "set", "fixed", "SA102,SA103", "--for", "30m", "--author", "ann").splitlines()
     assert lines[0] == "second 10, runs as fast as possible, policy served"
     assert [line.split()[:6] for line in lines[2:]] == [
         [tl, "fixed", "0", "ann", "until", "1800"] for tl in ("SA102", "SA103")
@@ -60,14 +63,12 @@ def test_a_table_and_json_show_the_same(operated, address, capsys):
 
 
 def test_a_reason_is_shown_and_the_log_is_a_table_json_and_csv(operated, address, capsys):
-    assert ctl(address, "log") == 0
-    assert capsys.readouterr().out == "no commands yet\n"
-    assert ctl(address, "set", "fixed", "SA101,SA102", "--reason", "roadworks", "--author", "ann") == 0
-    assert capsys.readouterr().out.count("ann (roadworks)") == 2
-    assert ctl(address, "tls") == ctl(address, "log") == 0
-    assert capsys.readouterr().out.count("SA101, SA102 set to fixed, by ann: roadworks\n") == 2
-    assert ctl(address, "log", "--csv") == 0
-    header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert output(capsys, address, "log") == "no commands yet\n"
+    answer = output(capsys, address, "set", "fixed", "SA101,SA102", "--reason", "roadworks", "--author", "ann")
+    assert answer.count("ann (roadworks)") == 2
+    for command in ("tls", "log"):
+        assert "SA101, SA102 set to fixed, by ann: roadworks\n" in output(capsys, address, command)
+    header, *rows = csv.reader(io.StringIO(output(capsys, address, "log", "--csv")))
     assert [dict(zip(header, row, strict=True))["target"] for row in rows] == ["SA101", "SA102"]
     assert [each["reason"] for each in printed(capsys, address, "log")["commands"]] == ["roadworks", "roadworks"]
 
@@ -87,18 +88,15 @@ def test_every_command_reaches_the_run(operated, address, capsys):
 
 
 def test_alarms_say_what_to_do_and_one_that_is_named_has_the_whole_runbook(operated, address, capsys):
-    assert ctl(address, "alarms") == 0
-    assert capsys.readouterr().out.splitlines()[1] == "no alarm is active"
+    assert output(capsys, address, "alarms").splitlines()[1] == "no alarm is active"
     operated.alarms.add(
         event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")])
     )
-    assert ctl(address, "alarms") == 0
-    text = capsys.readouterr().out
+    text = output(capsys, address, "alarms")
     assert "GreenserveMonitorAlarm/conflict" in text and "greenserve ctl set fixed TL" in text
     assert text.endswith("the runbook: greenserve ctl alarms ALARM\n") and "docs/" not in text
     for name in ("GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm"):
-        assert ctl(address, "alarms", name) == 0
-        text = capsys.readouterr().out
+        text = output(capsys, address, "alarms", name)
         assert "a defect. Take the TL out of control" in text
         assert "GreenserveServerDown" not in text and "](" not in text
     (alarm,) = printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]
@@ -229,5 +227,4 @@ def test_the_address_is_that_of_city_toml(operated, address, capsys, tmp_path):
 
 def test_reload_without_an_answered_contract_tells_why(operated, address, capsys, monkeypatch):
     monkeypatch.setattr(operated.pins, "compare_contracts", lambda: ComparedContracts((), (), ()))
-    assert ctl(address, "reload") == 0
-    assert "0 contracts compared: no TL's own model has answered" in capsys.readouterr().out
+    assert "0 contracts compared: no TL's own model has answered" in output(capsys, address, "reload")
