@@ -14,17 +14,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from prometheus_client.core import GaugeMetricFamily
 
 from city.names import listed
+from city.network import StreetNetwork
 from city.printable import printable
 from controller import runbook
-from controller.events import DecisionEvent, TlDecision
+from controller.events import DecisionEvent, Subscriber, TlDecision
 from controller.pace import MAX_CATCH_UP_S, PaceState
-from controller.waiting_greens import WaitingGreens
 from protos import control_pb2 as pb
+from protos import policy_pb2
+from serving.contract import CATEGORICAL
 from signals.fallback.control_mode import ControlMode
+from signals.movement_names import MovementNames
 from signals.policy import Answer
+from signals.policy_signals import greens_of
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override
@@ -121,6 +126,8 @@ CAUSES = {"Unavailable": SERVER, "DeadlineExceeded": DEADLINE}
 """By the kind of a missing answer, the alarm about all such answers."""
 SERVER_ADDRESS = "HOST:PORT"
 """The model server's address in texts about what to do."""
+WAITING = ("queue", "halting")
+"""Features of a lane that are more than 0 if a vehicle stands on it (dialects sumo-rl and street)."""
 
 
 class UnknownAlarm(Exception):
@@ -159,7 +166,7 @@ def instructions(name: str, server: str = "") -> dict[str, str]:
     return {key: text.replace(SERVER_ADDRESS, address) for key, text in texts.items()}
 
 
-class Alarms:
+class Alarms(Subscriber):
     """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any
     thread."""
 
@@ -201,9 +208,12 @@ class Alarms:
         self._certificates: Mapping[str, Mapping[str, float]] = {}
         """By source, the expiry by file."""
 
-    def follow_greens(self, waiting_greens: WaitingGreens) -> None:
-        """Raise alarms about greens that are kept, too; before the first event."""
-        self._waiting_greens = waiting_greens
+    def follow_greens(
+        self, contracts: Iterable[policy_pb2.PolicyContract], street: StreetNetwork, names: Mapping[str, MovementNames]
+    ) -> None:
+        """Raise alarms about greens that are kept, too; before the first event. `names`: by signal, of its
+        movements."""
+        self._waiting_greens = WaitingGreens(contracts, street, names)
 
     def add(self, event: DecisionEvent) -> None:
         self.take(
@@ -236,7 +246,9 @@ class Alarms:
         """
         with self._lock:
             self._now = at_s
-            self._end_quiet()
+            for alarm_id, active in list(self._active.items()):
+                if at_s - active.alarm.last_s > KINDS[active.alarm.name].quiet_s:
+                    self._end(alarm_id)
             for alarm in monitor_alarms:
                 self._occurred(f"{MONITOR}/{alarm.rule.value}", alarm.signal, f"{alarm.signal}: {alarm.message}")
             for signal, reason in rejected.items():
@@ -255,9 +267,6 @@ class Alarms:
                 self._window_end_s = at_s + WINDOW_S
             if at_s >= self._window_end_s:
                 self._judge_window()
-
-    def close(self) -> None:
-        pass
 
     def note_pace(self, pace: PaceState) -> None:
         """Take the lateness of the newest step."""
@@ -320,9 +329,16 @@ class Alarms:
         )
         with self._lock:
             counts = Counter(active.alarm.name for active in self._active.values())
+            expiries = {file: s for by_file in self._certificates.values() for file, s in by_file.items()}
         for name in KINDS:
             family.add_metric((name,), counts[name])
         yield family
+        if expiries:
+            text = "When the first certificate of a TLS file expires, in s since 1970"
+            family = GaugeMetricFamily("controller_certificate_expiry_timestamp_seconds", text, labels=("file",))
+            for file, expiry_s in expiries.items():
+                family.add_metric((file,), expiry_s)
+            yield family
 
     def _sorted(self) -> list[pb.Alarm]:
         """Active alarms: critical ones first, then by begin."""
@@ -457,12 +473,57 @@ class Alarms:
         alarm.text = text.encode(errors="replace").decode() or alarm.text
         return self._active[alarm_id]
 
-    def _end_quiet(self) -> None:
-        for alarm_id, active in list(self._active.items()):
-            if self._now - active.alarm.last_s > KINDS[active.alarm.name].quiet_s:
-                self._end(alarm_id)
-
     def _end(self, alarm_id: str) -> None:
         if active := self._active.pop(alarm_id, None):
             active.alarm.ended_s, active.alarm.is_active = self._now, False
             self._ended.append(active)
+
+
+class WaitingGreens:
+    """The lanes that other greens than the current one serve, of TLs that choose greens and observe halting
+    vehicles."""
+
+    def __init__(
+        self,
+        contracts: Iterable[policy_pb2.PolicyContract],
+        street: StreetNetwork | None,
+        names: Mapping[str, MovementNames],
+    ) -> None:
+        """`names`: by signal, the names of its movements."""
+        self._others: dict[str, list[NDArray[np.intp]]] = {}
+        """By TL and green, the observation's columns of lanes that another green serves and this one does not."""
+        self._signal_of: dict[str, policy_pb2.Signal] = {}
+        for contract in contracts:
+            if contract.action.kind == CATEGORICAL and len(contract.signals) == 1 and street is not None:
+                self._others[contract.tl] = _others(contract, street)
+                self._signal_of[contract.tl] = contract.signals[0]
+        self._names = names
+
+    def green_to_leave(self, tl: str, observation: Iterable[float], phases: Iterable[int]) -> int | None:
+        """The current green if vehicles or persons wait on a lane that only others serve; None if not, or not known."""
+        (green, *_), others = (*phases, -1), self._others.get(tl, [])
+        if not 0 <= green < len(others):
+            return None
+        return green if np.asarray(observation)[others[green]].any() else None
+
+    def describe(self, tl: str, green: int) -> str:
+        """A TL and a green of it, such as `SA101 green 0 (northbound through)`."""
+        signal = self._signal_of[tl]
+        return f"{tl} {self._names.get(signal.id, MovementNames()).of_green(greens_of(signal), green)}"
+
+
+def _others(contract: policy_pb2.PolicyContract, street: StreetNetwork) -> list[NDArray[np.intp]]:
+    (signal,) = contract.signals
+    greens, links = greens_of(signal), street.signals[signal.id].links if signal.id in street.signals else ()
+    if any(len(state) != len(links) for state in greens):
+        return []  # of another network; the check of contracts says so
+    links_of: dict[str, list[int]] = {approach.lane_id: [*approach.links] for approach in signal.approaches}
+    for link, connections in enumerate(() if links_of else links):
+        for lane, _ in connections:
+            links_of.setdefault(lane, []).append(link)
+    columns = [(k, f.lane_id) for k, f in enumerate(contract.observation.features) if f.kind in WAITING and f.lane_id]
+    served = [{lane for lane, links in links_of.items() if any(state[k] in "Gg" for k in links)} for state in greens]
+    return [
+        np.array([k for k, lane in columns if lane not in own and any(lane in other for other in served)], np.intp)
+        for own in served
+    ]

@@ -54,20 +54,7 @@ Row = tuple[str, str, str, str]
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
 
-    def check() -> int:
-        street, rows, advice, greens, others = _check(sys.argv[1:] if argv is None else argv, prog)
-        width = text_table.terminal_width()
-        print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
-        mismatches = len(others) + sum(row[3] != MATCHES and not row[3].startswith(LEFT_OUT) for row in rows)
-        matches = sum(row[3] == MATCHES for row in rows)
-        print(f"{matches} of {len(rows)} TLs match the network {street.net_file}")
-        if greens:
-            print(text_table.render(("TL", "SIGNAL", "GREEN", "STATE", "MOVEMENTS"), greens, width))
-        for line in filter(None, [*(f"{tl}: {reason}" for tl, reason in others.items()), *advice]):
-            print(text_table.wrapped(line, width))
-        return program.WRONG_INPUT if mismatches else 0
-
-    return program.run(check)
+    return program.run(lambda: _check(parser(prog).parse_args(argv)))
 
 
 def parser(prog: str) -> Parser:
@@ -92,12 +79,8 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def _check(
-    argv: list[str], prog: str
-) -> tuple[StreetNetwork, list[Row], list[str], list[Sequence[str]], Mapping[str, str]]:
-    """The network, a row per TL, lines about programs and change times, a row per green with --greens, and the TLs that
-    are not as the ledger says. Raises InputError."""
-    args = parser(prog).parse_args(argv)
+def _check(args: argparse.Namespace) -> int:
+    """Compare and print; return the exit code. Raises InputError."""
     _check_flags(args)
     city = city_config.load(args.city)
     if not city.tls:
@@ -123,7 +106,16 @@ def _check(
         if args.ledger is not None and not ledger.lines:
             raise InputError(f"--ledger {args.ledger}: there is no ledger; leave --ledger out, or pass another one")
         others = ledger_check.differences(ledger, tls, stable, city.serving.models_dir)
-    return street, rows, advice, _greens(chosen, movement_names) if args.greens else [], others
+    width = text_table.terminal_width()
+    print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
+    matches = sum(row[3] == MATCHES for row in rows)
+    print(f"{matches} of {len(rows)} TLs match the network {street.net_file}")
+    if args.greens and (greens := _greens(chosen, movement_names)):
+        print(text_table.render(("TL", "SIGNAL", "GREEN", "STATE", "MOVEMENTS"), greens, width))
+    for line in filter(None, [*(f"{tl}: {reason}" for tl, reason in others.items()), *advice]):
+        print(text_table.wrapped(line, width))
+    left_out = sum(row[3].startswith(LEFT_OUT) for row in rows)
+    return program.WRONG_INPUT if others or matches + left_out < len(rows) else 0
 
 
 def _compare(

@@ -226,7 +226,6 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
 
 
 def _check_policy(args: argparse.Namespace) -> None:
-    """Raise InputError if a flag about served policies is combined with a baseline."""
     of_server = ("server", "models_dir", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
     passed = [f"--{name.replace('_', '-')}" for name in of_server if getattr(args, name) is not None]
     if args.policy != SERVED and passed:

@@ -2,6 +2,7 @@
 
 import argparse
 import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,20 +57,20 @@ def from_flags(args: argparse.Namespace, city: City) -> ControlAddress | None:
         return None
     flag = "--control-address" if args.control_address else f"{city.path}: [controller] control_address"
     address = host_and_port(written, flag, "127.0.0.1:9110")
-    ca, certificate, key = (
-        getattr(args, f"control_tls_{name}") or getattr(settings, f"control_tls_{name}") for name in TLS_FLAGS
+    files = TlsFiles(
+        *(getattr(args, f"control_tls_{name}") or getattr(settings, f"control_tls_{name}") for name in TLS_FLAGS)
     )
-    paths = (ca, certificate, key)
-    if any(paths) and not all(paths):
+    has_tls = files != TlsFiles()
+    if has_tls and None in (files.ca, files.certificate, files.key):
         raise InputError(
             "--control-tls-ca, --control-tls-certificate and --control-tls-key belong together; pass all three"
         )
-    if not any(paths) and not is_loopback(address[0]):
+    if not has_tls and not is_loopback(address[0]):
         raise InputError(
             f"{flag} {written}: any client that reaches it could command the signals; listen on 127.0.0.1, or pass "
             "--control-tls-ca, --control-tls-certificate and --control-tls-key, so that clients need a certificate"
         )
-    return ControlAddress(address, TlsFiles(ca, certificate, key) if any(paths) else None)
+    return ControlAddress(address, files if has_tls else None)
 
 
 def is_loopback(host: str) -> bool:
@@ -78,3 +79,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def listen(host: str, port: int, flag: str) -> socket.socket:
+    """A socket that listens; port 0: the system chooses. Raises InputError that names the flag."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
+        raise InputError(f"{flag} {host}:{port}: cannot listen there ({reason}); pass another port") from None

@@ -36,7 +36,6 @@ from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics, RecordMetrics
 from controller.telemetry.run_log import RunLog, figures
 from controller.telemetry.traffic import TrafficMeter
-from controller.waiting_greens import WaitingGreens
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.client import Metadata
@@ -103,7 +102,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             city = config.city
             tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver, names)
             begin = checked_start(connection, street, tls.contracts)
-            alarms.follow_greens(WaitingGreens(contracts.values(), street, names))
+            alarms.follow_greens(contracts.values(), street, names)
             subscribers: list[Subscriber] = [run_log, traffic, alarms]
             if interface is not None:
                 subscribers.append(interface.state)
@@ -248,7 +247,7 @@ def _served(
 
     `metadata`: as of the Client.
     """
-    client = _client(config, metrics, alarms, metadata, closing)
+    client = _client(config, alarms, metadata, closing)
     contracts = fetch_contracts(client, config.infer_tls, config.models.version, config.models.fleet)
     check_contracts_match_city(config.city, contracts)
     fleet = ServedFleet(client, config.models.fleet, contracts, config.models.version) if config.models.fleet else None
@@ -291,7 +290,6 @@ def _interface(
 
 def _client(
     config: ControllerConfig,
-    metrics: ControllerMetrics,
     alarms: Alarms,
     metadata: Callable[[], Metadata] | None,
     closing: contextlib.ExitStack,
@@ -301,7 +299,6 @@ def _client(
     if config.models.tls_files is None:
         return closing.enter_context(Client(config.models.server, retries=0, metadata=metadata))
     tls = ChangingTls(config.models.tls_files)
-    metrics.report_certificates(tls.expiries_s)
     alarms.note_certificates("model server", tls.expiries_s())
 
     def check() -> None:

@@ -31,7 +31,9 @@ import functools
 import logging
 import math
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from controller.events import (
     DecisionEvent,
@@ -46,7 +48,6 @@ from controller.events import (
     TlDecision,
     TlStates,
 )
-from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection, SimulationReplaced
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
@@ -64,8 +65,8 @@ MAX_SEGMENTS = 64
 """Segments of one exchange; bounded, so that a stop request need not wait long."""
 COUNTING_INTERVAL_S = 1.0
 """Simulated time between two samples of the lanes with counted outflow."""
-
-
+MAX_KEPT_TIMES = 20_000
+"""Wall times kept for percentiles; bounded, so that memory does not grow with the run."""
 CHANGE_REASONS = (OverrideReason.YELLOW, OverrideReason.CLEARANCE)
 """Overrides that delay a change until it is safe."""
 
@@ -75,6 +76,35 @@ class MissingAnswer(Exception):
 
 
 NO_ANSWER = MissingAnswer("no answer")
+
+
+@dataclass
+class RunCounters:
+    """Counts of a run since its start."""
+
+    decisions: int = 0
+    """Valid answers, one per TL and decision moment; in fallback they are counted, but not followed."""
+    decision_steps: int = 0
+    """Moments at which at least one TL was due."""
+    missing_answers: Counter[str] = field(default_factory=Counter)
+    """Requests without a valid action, by TL."""
+    overrides: Counter[str] = field(default_factory=Counter)
+    """Requested states that the safety rules replaced, by reason."""
+    decisions_by_tl: Counter[str] = field(default_factory=Counter)
+    overruled_by_tl: Counter[str] = field(default_factory=Counter)
+    """By TL, decisions that were followed by an override before the next decision."""
+    overruled_reason: dict[str, OverrideReason] = field(default_factory=dict)
+    """By TL, the reason of the newest of these overrides."""
+    rejections: int = 0
+    """Commands that SUMO rejected."""
+    alarms: Counter[str] = field(default_factory=Counter)
+    """Alarms of the monitors, by rule."""
+    unexpected_states: Counter[str] = field(default_factory=Counter)
+    """By signal, readings at which it showed another state than the one that was set."""
+    fallbacks: int = 0
+    """Times a TL entered its fallback."""
+    times: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_TIMES))
+    """Wall times of the newest decision steps."""
 
 
 class DecisionLoop:

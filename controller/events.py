@@ -177,4 +177,5 @@ class Subscriber(Protocol):
         """Take an event, quickly: the next step waits for it."""
 
     def close(self) -> None:
-        """The run has ended; there are no more events."""
+        """The run has ended; there are no more events. Does nothing, unless a subscriber has something to end."""
+        return

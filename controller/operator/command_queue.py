@@ -20,7 +20,7 @@ from city.printable import printable
 from controller.alarms import Alarms, UnknownAlarm
 from controller.decision_step import DecisionLoop
 from controller.events import OperatorAction
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
 from controller.pace import Pace
@@ -71,9 +71,6 @@ class CommandQueue:
         self.next_s = math.inf
         """The simulated second at which a mode is taken back next; inf: none is."""
         self.pinned: Mapping[str, Pin] = {}
-        self._leases: Mapping[str, tuple[float, int | None]] = {}
-        """By TL with a pin that ends: wall time of its end, and the version that is pinned then. Replaced, never
-        changed."""
         self._state = state
         self._pace = pace
         self._alarms = alarms
@@ -166,10 +163,11 @@ class CommandQueue:
         if loop.now >= self.next_s:
             ended = {tl: f"{mode.author} (time is over)" for tl, mode in self.modes.items() if loop.now >= mode.until_s}
             self._set_modes(loop, ended, OperatorMode.POLICY, math.inf, "")
-        if self._leases:
-            self._end_leases(loop)
-        while submitted := self._next():
-            command, applied = submitted
+        for tl, pin in self.pinned.items():
+            if self._clock() >= pin.end_s:
+                self.pin_model(tl, pin.then, 0.0, None, f"{pin.author}, who has not renewed it", loop)
+        while self._submitted:
+            command, applied = self._submitted.popleft()
             try:
                 command(loop)
                 applied.set_result(None)
@@ -200,37 +198,28 @@ class CommandQueue:
         until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
         self._set_modes(loop, dict.fromkeys(tls, author), mode, until_s, printable(reason.strip(), MAX_REASON_CHARS))
 
-    def pin_model(self, tl: str, version: int | None, author: str, loop: DecisionLoop) -> None:
-        """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
+    def pin_model(
+        self, tl: str, version: int | None, for_s: float, then: int | None, author: str, loop: DecisionLoop
+    ) -> None:
+        """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again.
+
+        `for_s`: wall time after which `then` is pinned, unless this is called again; 0: the pin stays.
+        """
         current = self.pinned.get(tl)
-        wanted = None if version is None else Pin(version, author)
-        if tl in self._leases:
-            self._leases = {other: lease for other, lease in self._leases.items() if other != tl}
-            self._is_saved = False
+        lease = (self._clock() + for_s, then) if for_s else (math.inf, None)
+        wanted = None if version is None else Pin(version, author, *lease)
         if current == wanted or self._pins is None:
             return
-        self._pins.pin(tl, version)
         others = {other: kept for other, kept in self.pinned.items() if other != tl}
         self.pinned = others if wanted is None else {**others, tl: wanted}
         self._is_saved = False
-        self.note("pin", tl, "latest" if version is None else str(version), author, loop)
+        if current is None or wanted is None or current[:2] != wanted[:2]:
+            self._pins.pin(tl, version)
+            self.note("pin", tl, "latest" if version is None else str(version), author, loop)
 
-    def lease_pin(
-        self, tl: str, version: int | None, for_s: float, then: int | None, author: str, loop: DecisionLoop
-    ) -> None:
-        """Pin a version for a wall time, after which `then` is pinned, unless this is called again."""
-        self.pin_model(tl, version, author, loop)
-        if tl in self.pinned:
-            self._leases = {**self._leases, tl: (self._clock() + for_s, then)}
-
-    def pinned_for_s(self, tl: str) -> float:
-        """Wall time until a TL's pin ends; 0: it does not."""
-        return max(self._leases[tl][0] - self._clock(), 0.001) if tl in self._leases else 0.0
-
-    def _end_leases(self, loop: DecisionLoop) -> None:
-        for tl, (end_s, then) in self._leases.items():
-            if self._clock() >= end_s:
-                self.pin_model(tl, then, f"{self.pinned[tl].author}, who has not renewed it", loop)
+    def remaining_s(self, pin: Pin) -> float:
+        """Wall time until a pin ends; 0: it does not."""
+        return 0.0 if math.isinf(pin.end_s) else max(pin.end_s - self._clock(), 0.001)
 
     def pause(self, author: str, loop: DecisionLoop) -> None:
         self._set_pace(self._pace.pause, "pause", "", author, loop)
@@ -290,11 +279,6 @@ class CommandQueue:
         self.modes = modes
         self.next_s = min((mode.until_s for mode in modes.values()), default=math.inf)
 
-    def _next(self) -> tuple[Command, Future[None]] | None:
-        """The command that was queued first, or None."""
-        with self._arrived:
-            return self._submitted.popleft() if self._submitted else None
-
     def _save(self) -> None:
         """Write the files that are older than the modes or the log; return when they are as new as the call. The newest
         modes are read inside the lock, so they are written last."""
@@ -305,11 +289,13 @@ class CommandQueue:
             self._saved.log.write()
 
     def _to_save(self) -> Saved:
-        pins = {tl: pin for tl, pin in self.pinned.items() if tl not in self._leases}
-        # a restart begins with what comes after a pin that ends
-        ended = {tl: Pin(then, self.pinned[tl].author) for tl, (_, then) in self._leases.items() if then is not None}
-        modes = {**self._uncontrolled.modes, **self.modes}
-        return Saved(modes, {**self._uncontrolled.pins, **pins, **ended})
+        pins = dict(self._uncontrolled.pins)
+        for tl, pin in self.pinned.items():
+            # a restart begins with what comes after a pin that ends
+            version = pin.version if math.isinf(pin.end_s) else pin.then
+            if version is not None:
+                pins[tl] = Pin(version, pin.author)
+        return Saved({**self._uncontrolled.modes, **self.modes}, pins)
 
 
 def _value(mode: OperatorMode, until_s: float) -> str:

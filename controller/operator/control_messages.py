@@ -1,9 +1,11 @@
-"""The state of a run as messages of the control API (protos/control.proto)."""
+"""The control API (protos/control.proto): its methods and messages, and why it refuses a call."""
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 
 from controller.events import TlDecision
 from protos import control_pb2 as pb
@@ -29,17 +31,37 @@ ANSWERED = "greenserve-answered"
 """Trailing metadata of a controller's own errors: it distinguishes their UNAVAILABLE from that of a lost connection."""
 
 
+class Status(Enum):
+    """Why a call is refused, by the name of its gRPC status; the value is its HTTP status."""
+
+    INVALID_ARGUMENT = 400
+    NOT_FOUND = 404
+    FAILED_PRECONDITION = 409
+    RESOURCE_EXHAUSTED = 429
+    UNAVAILABLE = 503
+    DEADLINE_EXCEEDED = 504
+
+
+class OperatorError(Exception):
+    """A call that is refused, or was not applied in time; the text is for its caller."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 def fields(message: Any) -> dict[str, Any]:
     """Every field of a message by name, for JSON. (protobuf's own JSON has 64-bit numbers as text.)"""
-    values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        is_message = field.message_type is not None
-        if field.is_repeated:
-            values[field.name] = [fields(each) if is_message else each for each in value]
-        else:
-            values[field.name] = fields(value) if is_message else value
-    return values
+
+    def plain(value: Any) -> Any:
+        return fields(value) if isinstance(value, Message) else value
+
+    return {
+        field.name: [plain(each) for each in getattr(message, field.name)]
+        if field.is_repeated
+        else plain(getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
 
 
 def decision_message(decision: TlDecision, at_s: float) -> pb.TlDecision:

@@ -5,7 +5,7 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +30,21 @@ DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 CLEAR = "\x1b[H\x1b[J"
 """Moves a terminal's cursor to its begin and clears the rest."""
 RECENT_COMMANDS = 5
-COMMANDS: dict[str, str] = {
-    "tls": "show every TL: mode, who set it, model, reason",
-    "watch": "show the TLs again and again; with --json, a line for each new step",
-    "set": "set TLs to policy, hold or fixed",
-    "pin": "ask a TL's own model by number, or its latest one again",
-    "reload": "compare the contracts of the served models again",
-    "pause": "pause the simulation",
-    "resume": "resume it",
-    "step": "simulate for some seconds, then pause",
-    "speed": "set the simulated seconds per wall second",
-    "alarms": "show the active alarms and what to do; with ALARM, the runbook's section too",
-    "ack": "acknowledge an alarm until it ends",
-    "log": "show operators' commands, also those before the controller's start",
+COMMANDS: dict[str, tuple[str, str]] = {
+    "tls": ("ListTls", "show every TL: mode, who set it, model, reason"),
+    "watch": ("ListTls", "show the TLs again and again; with --json, a line for each new step"),
+    "set": ("SetMode", "set TLs to policy, hold or fixed"),
+    "pin": ("PinModel", "ask a TL's own model by number, or its latest one again"),
+    "reload": ("ReloadContracts", "compare the contracts of the served models again"),
+    "pause": ("Pause", "pause the simulation"),
+    "resume": ("Resume", "resume it"),
+    "step": ("Step", "simulate for some seconds, then pause"),
+    "speed": ("SetSpeed", "set the simulated seconds per wall second"),
+    "alarms": ("ListAlarms", "show the active alarms and what to do; with ALARM, the runbook's section too"),
+    "ack": ("AcknowledgeAlarm", "acknowledge an alarm until it ends"),
+    "log": ("ListCommands", "show operators' commands, also those before the controller's start"),
 }
-"""By subcommand, its summary."""
-READING = ("tls", "watch", "alarms", "log")
-"""Subcommands that command nothing."""
+"""By subcommand, its method and its summary. Arguments with the name of a field of the request become its values."""
 _FILE: dict[str, Any] = dict(type=Path, metavar="FILE")
 SHARED_FLAGS: dict[str, dict[str, Any]] = {
     "--address": dict(
@@ -93,7 +91,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         ),
         "tls": dict(nargs="+", metavar="TL", help="TLs, or all"),
         "--for": dict(
-            dest="for_s", type=_duration, default=0.0, metavar="TIME",
+            dest="for_seconds", type=_duration, default=0.0, metavar="TIME",
             help="simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)",
         ),
         "--reason": dict(default="", metavar="TEXT", help="reason, for log, record and pages"),
@@ -108,7 +106,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             nargs="*", metavar="ALARM",
             help="ids or names of alarms, shown with the runbook's section (default: all, without)",
         ),
-        "--all": dict(action="store_true", help="show ended alarms too"),
+        "--all": dict(action="store_true", dest="with_ended", help="show ended alarms too"),
     },
     "ack": {"id": dict(metavar="ALARM", help="id of an active alarm")},
     "log": {"--csv": dict(action="store_true", help="print CSV")},
@@ -123,11 +121,11 @@ def parser(prog: str) -> Parser:
         epilog="Flags that the commands share, such as --address and --json, may stand before COMMAND too.",
     )  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for name, summary in COMMANDS.items():
+    for name, (method, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         for argument, options in ARGUMENTS.get(name, {}).items():
             command.add_argument(argument, **options)
-        _add_shared_flags(command, is_command=name not in READING)
+        _add_shared_flags(command, is_command="author" in _fields_of(method))
     return parser
 
 
@@ -149,6 +147,11 @@ def _command_first(argv: Sequence[str]) -> list[str]:
     return [*argv[at : at + 1], *argv[:at], *argv[at + 1 :]]
 
 
+def _fields_of(method: str) -> Set[str]:
+    request_type, _ = METHODS[method]
+    return set(request_type.DESCRIPTOR.fields_by_name)
+
+
 def _add_shared_flags(command: argparse.ArgumentParser, is_command: bool) -> None:
     for flag, options in SHARED_FLAGS.items():
         if is_command or flag != "--author":
@@ -163,6 +166,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
         args = parser(prog).parse_args(_command_first(sys.argv[1:] if argv is None else argv))
         if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
             raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
+        args.tls, args.alarms = (_listed(vars(args).get(name, ())) for name in ("tls", "alarms"))
         files = TlsFiles(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
         with ControlClient(_address(args), tls_of(files, "--tls"), args.timeout_s) as client:
             if args.command == "watch":
@@ -199,36 +203,19 @@ def tls_of(files: TlsFiles, flags: str) -> Tls | None:
 
 def _call(client: ControlClient, args: argparse.Namespace) -> Any:
     """Call the subcommand's method and return its answer. Raises InputError, ProgramFailed."""
-    author = "" if args.command in READING else args.author or user()
-    match args.command:
-        case "tls":
-            return client.call("ListTls", pb.ListTlsRequest(tls=_listed(args.tls)))
-        case "set":
-            if args.for_s and args.mode == "policy":
-                raise InputError("--for is for the modes hold and fixed; leave it out")
-            request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
-            request.reason = args.reason
-            return client.call("SetMode", request)
-        case "pin":
-            return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
-        case "step":
-            if not 0 < args.seconds <= MAX_STEP_S:
-                raise InputError(f"S {args.seconds:g} must be greater than 0 and at most {MAX_STEP_S:g}")
-            second = client.call("Pause", pb.PauseRequest(author=author)).second
-            return client.call("Step", pb.StepRequest(until_s=second + args.seconds, author=author))
-        case "speed":
-            return client.call("SetSpeed", pb.SetSpeedRequest(factor=args.factor, author=author))
-        case "alarms":
-            return _selected_alarms(
-                client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all)), _listed(args.alarms)
-            )
-        case "log":
-            return client.call("ListCommands", pb.ListCommandsRequest())
-        case "ack":
-            return client.call("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id=args.id, author=author))
-    method = {"reload": "ReloadContracts", "pause": "Pause", "resume": "Resume"}[args.command]
+    if args.command == "set" and args.for_seconds and args.mode == "policy":
+        raise InputError("--for is for the modes hold and fixed; leave it out")
+    values = dict(vars(args))
+    if "author" in values:
+        values["author"] = args.author or user()
+    if args.command == "step":
+        if not 0 < args.seconds <= MAX_STEP_S:
+            raise InputError(f"S {args.seconds:g} must be greater than 0 and at most {MAX_STEP_S:g}")
+        values["until_s"] = client.call("Pause", pb.PauseRequest(author=values["author"])).second + args.seconds
+    method, _ = COMMANDS[args.command]
     request_type, _ = METHODS[method]
-    return client.call(method, request_type(author=author))
+    answer = client.call(method, request_type(**{name: values[name] for name in _fields_of(method) & values.keys()}))
+    return _selected_alarms(answer, args.alarms) if args.command == "alarms" else answer
 
 
 def _selected_alarms(answer: pb.Alarms, wanted: Sequence[str]) -> pb.Alarms:
@@ -253,7 +240,7 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
     """Print each new step as a line of JSON, or the table of the TLs again and again."""
     if not 0 < args.interval_s <= 60:
         raise InputError(f"--interval-s {args.interval_s:g} must be above 0 and at most 60")
-    listed = pb.ListTlsRequest(tls=_listed(args.tls))
+    listed = pb.ListTlsRequest(tls=args.tls)
     # an unknown TL is an error before the first update
     selected = {state.tl for state in client.call("ListTls", listed).tls}
     unread: ProgramFailed | None = None

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from city.network import StreetNetwork
 from controller.alarms import Alarms
 from controller.assembly import Start
 from controller.config import ControllerConfig
-from controller.control_address import ControlAddress
+from controller.control_address import ControlAddress, listen
 from controller.decision_step import DecisionLoop
 from controller.operator import operator_token
 from controller.operator.command_queue import CommandQueue
@@ -84,12 +85,13 @@ class OperatorInterface:
         self.pace = Pace(config.speed)
         metrics.report_pace(lambda: self.pace.state)
         self._server: ControlServer | None = None
+        self._begin_page: Callable[[StreetNetwork, SumoConnection, Start], LivePage] | None = None
         self._page: LivePage | None = None
         is_reached = config.control is not None or config.page is not None
         token = _token() if is_reached else OperatorToken(operator_token.new_token(), None)
         with contextlib.ExitStack() as closing:
             if config.control is not None:
-                self._server = _bound(config.control, token.value, metrics, alarms, closing)
+                self._server = _bound(config.control, token.value, alarms, closing)
             saved = SavedModes(_path(config) if is_reached else None)
             closing.callback(saved.close)
             self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
@@ -100,8 +102,7 @@ class OperatorInterface:
                 self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach, rollouts
             )
             if config.page is not None:
-                self._page = _page(config, config.page, self._service, token, traffic)
-                closing.callback(self._page.close)
+                self._begin_page = _page(config, config.page, self._service, token, traffic, closing)
             self._closing = closing.pop_all()
 
     def begin(self, loop: DecisionLoop, street: StreetNetwork, connection: SumoConnection, start: Start) -> None:
@@ -111,8 +112,9 @@ class OperatorInterface:
         if self._server is not None:
             self._server.start(self._service)
             log.info("the control API listens on port %d", self._server.port)
-        if self._page is not None:
-            self._page.begin(street, connection, start)
+        if self._begin_page is not None:
+            self._page = self._begin_page(street, connection, start)
+            self._closing.callback(self._page.close)
 
     def before_step(self, loop: DecisionLoop, end_s: float, connection: OperatedConnection, stop: Stop) -> float:
         """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the
@@ -124,7 +126,7 @@ class OperatorInterface:
         waited_since_s: float | None = None
         while True:
             self.queue.apply(loop)
-            has_collected = self._page is not None and self._page.collect(connection, loop.now)
+            has_collected = self._page is not None and self._page.collector.collect(connection, loop.now)
             wall_s = self._clock()
             wait_s = self.pace.wait_s(loop.now, wall_s)
             if wait_s <= 0.0 or stop.is_requested():
@@ -155,21 +157,19 @@ class OperatorInterface:
         self._closing.close()
 
 
-def _bound(
-    control: ControlAddress, token: str, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
-) -> ControlServer:
+def _bound(control: ControlAddress, token: str, alarms: Alarms, closing: contextlib.ExitStack) -> ControlServer:
     """The control API's server, which listens, and its certificates are watched, until `closing` ends."""
     tls = ChangingTls(control.tls) if control.tls is not None else None
     server = ControlServer(control.address, tls, token)
     closing.callback(server.stop)
     if tls is not None:
-        metrics.report_certificates(lambda: _expiries_s(tls))
-        alarms.note_certificates("control", _expiries_s(tls))
-        checking = PeriodicThread(
-            "the check of the control API's certificates",
-            CERTIFICATE_INTERVAL_S,
-            lambda: alarms.note_certificates("control", _expiries_s(tls)),
-        )
+
+        def note() -> None:
+            expiries_s = {f"control_{file}": expiry_s for file, expiry_s in tls.expiries_s().items()}
+            alarms.note_certificates("control", expiries_s)
+
+        note()
+        checking = PeriodicThread("the check of the control API's certificates", CERTIFICATE_INTERVAL_S, note)
         checking.start()
         closing.callback(checking.stop)
     return server
@@ -181,13 +181,16 @@ def _page(
     service: OperatorService,
     token: OperatorToken,
     traffic: TrafficMeter,
-) -> "LivePage":
-    """The live page, which listens. Raises InputError."""
+    closing: contextlib.ExitStack,
+) -> Callable[[StreetNetwork, SumoConnection, Start], "LivePage"]:
+    """Listen for the live page until `closing` ends; return what begins it. Raises InputError."""
     try:
         from controller.operator.page.live import LivePage
     except ImportError as error:
         raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
-    return LivePage(config, address, service, token, traffic)
+    listener = listen(*address, "--page")
+    closing.callback(listener.close)
+    return partial(LivePage, config, listener, service, token, traffic)
 
 
 def _token() -> OperatorToken:
@@ -210,7 +213,3 @@ def _path(config: ControllerConfig) -> Path | None:
     except OSError as error:
         log.warning("%s; a restart forgets the modes that operators set; set TMPDIR to a writable folder", error)
         return None
-
-
-def _expiries_s(tls: ChangingTls) -> dict[str, float]:
-    return {f"control_{file}": expiry_s for file, expiry_s in tls.expiries_s().items()}

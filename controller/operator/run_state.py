@@ -15,7 +15,6 @@ import numpy as np
 
 from controller.events import DecisionEvent, OperatorCommand, StepTimes, TlDecision
 from controller.operator.tl_layout import TlLayout
-from controller.operator.watchers import Watchers
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
@@ -34,6 +33,42 @@ MAX_KEPT = 60_000
 them."""
 MAX_TIMES = 256
 """Steps of which latencies are shown."""
+
+
+class Watchers:
+    """Wakes what waits for the newest step. Nothing is queued: a slow reader skips steps."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.sequence = 0
+        self.is_closed = False
+        self.wake_page: Callable[[], None] = lambda: None
+        """Called at each change, by the thread that makes it: the page's loop does not wait on a condition."""
+
+    def notify(self) -> None:
+        """Count a change and wake all that wait."""
+        with self._changed:
+            self.sequence += 1
+            self._changed.notify_all()
+        self.wake_page()
+
+    def wait_after(self, sequence: int, timeout_s: float) -> int:
+        """Wait until the sequence is higher, this is closed or the time is over; return the sequence."""
+        end_s = time.monotonic() + timeout_s
+        with self._changed:
+            while self.sequence <= sequence and not self.is_closed:
+                remaining_s = end_s - time.monotonic()
+                if remaining_s <= 0:
+                    break
+                self._changed.wait(remaining_s)
+            return self.sequence
+
+    def close(self) -> None:
+        """Wake all that wait, for the last time."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+        self.wake_page()
 
 
 class KeptStep(NamedTuple):

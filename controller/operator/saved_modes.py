@@ -45,6 +45,10 @@ class Pin(NamedTuple):
 
     version: int
     author: str
+    end_s: float = math.inf
+    """Wall time (time.monotonic) of its end; inf: only by a command. A pin that ends is not saved."""
+    then: int | None = None
+    """Version that is pinned then; None: the latest."""
 
 
 class Saved(NamedTuple):
@@ -139,7 +143,10 @@ def _content(saved: Saved) -> dict[str, Any]:
         tl: {**mode._asdict(), "until_s": None if mode.until_s == math.inf else mode.until_s}
         for tl, mode in saved.modes.items()
     }
-    return {"modes": modes, "pins": {tl: pin._asdict() for tl, pin in saved.pins.items()}}
+    return {
+        "modes": modes,
+        "pins": {tl: {"version": pin.version, "author": pin.author} for tl, pin in saved.pins.items()},
+    }
 
 
 def _parse(content: Any) -> Saved:

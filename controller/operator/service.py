@@ -1,6 +1,6 @@
 """The operator API of one run: check a request, hand its command to the queue, answer with the state that results.
 
-Requests and answers are the messages of protos/control.proto. gRPC (`control_rpcs`) and the page (`page.server`) are
+Requests and answers are the messages of protos/control.proto. gRPC (`control_server`) and the page (`page.server`) are
 thin over it: both call `OperatorService.call`, and both answer with the status of its OperatorError.
 """
 
@@ -16,8 +16,7 @@ from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.alarms import Alarms
 from controller.operator.command_queue import CommandQueue, author_of
-from controller.operator.control_messages import decision_message
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import OperatorError, Status, decision_message
 from controller.operator.open_rollouts import OpenRollouts
 from controller.operator.run_state import MAX_LOGGED_COMMANDS, RunState
 from controller.pace import Pace
@@ -79,8 +78,10 @@ class OperatorService:
             "ReloadContracts": self._reload_contracts,
             "Pause": lambda request, applied: applied(queue.pause),
             "Resume": lambda request, applied: applied(queue.resume),
-            "Step": self._step,
-            "SetSpeed": self._set_speed,
+            "Step": lambda request, applied: applied(queue.step, _number("until_s", request.until_s, 0, MAX_FOR_S)),
+            "SetSpeed": lambda request, applied: applied(
+                queue.set_speed, _number("factor", request.factor, 0, MAX_SPEED)
+            ),
             "ListAlarms": lambda request, applied: self._list_alarms(request.with_ended),
             "AcknowledgeAlarm": self._acknowledge,
             "ListCommands": lambda request, applied: pb.Commands(
@@ -119,7 +120,7 @@ class OperatorService:
                 state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
             if (pin := pinned.get(state.tl)) is not None:
                 state.pinned_version, state.pinned_by = pin.version, pin.author
-                state.pinned_for_s = self._queue.pinned_for_s(state.tl)
+                state.pinned_for_s = self._queue.remaining_s(pin)
         return states
 
     def settings(self) -> list[dict[str, Any]]:
@@ -181,10 +182,7 @@ class OperatorService:
                 self.policies.check_pin(tl, version)
             except InputError as error:
                 raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
-        if for_s:
-            applied(self._queue.lease_pin, tl, version, for_s, then)
-        else:
-            applied(self._queue.pin_model, tl, version)
+        applied(self._queue.pin_model, tl, version, for_s, then)
         return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
 
     def _reload_contracts(self, request: pb.ReloadContractsRequest, applied: Applied) -> pb.ReloadContractsResponse:
@@ -197,12 +195,6 @@ class OperatorService:
         return pb.ReloadContractsResponse(
             run=self.run(), compared=count, changed=compared.changed, failed=compared.failed
         )
-
-    def _step(self, request: pb.StepRequest, applied: Applied) -> pb.Run:
-        return applied(self._queue.step, _number("until_s", request.until_s, 0, MAX_FOR_S))
-
-    def _set_speed(self, request: pb.SetSpeedRequest, applied: Applied) -> pb.Run:
-        return applied(self._queue.set_speed, _number("factor", request.factor, 0, MAX_SPEED))
 
     def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, applied: Applied) -> pb.Alarms:
         applied(self._queue.acknowledge, request.id)

@@ -122,7 +122,6 @@ class Encoder:
         )
 
     def _by_tl(self, of_signals: Iterable[S]) -> dict[str, list[S]]:
-        """Commands or overrides by TL."""
         found: dict[str, list[S]] = {}
         for each in of_signals:
             found.setdefault(self._tl_of[each.signal], []).append(each)

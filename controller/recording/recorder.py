@@ -214,7 +214,6 @@ class Recorder:
             )
 
     def _work(self) -> None:
-        """The thread."""
         files = self._files
         try:
             while True:

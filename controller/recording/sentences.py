@@ -95,7 +95,8 @@ def explanation(reason: int) -> str:
 
 def override_text(override: record.Override, names: Mapping[str, MovementNames]) -> str:
     """The requested state that was not permitted, by its movements, and why. `names`: by signal."""
-    return f"not {_names_of(override.signal, names).of_state(override.requested)}: {explanation(override.reason)}"
+    requested = names.get(override.signal, MovementNames()).of_state(override.requested)
+    return f"not {requested}: {explanation(override.reason)}"
 
 
 def _enum_name(kind: Any, value: int) -> str:
@@ -128,7 +129,7 @@ def _seen(contract: pb.PolicyContract, decision: record.Decision, names: Mapping
     labels = {
         lane: f"{name} of {signal}" if len(contract.signal_ids) > 1 else name
         for signal in contract.signal_ids
-        for lane, name in _names_of(signal, names).lane_names.items()
+        for lane, name in names.get(signal, MovementNames()).lane_names.items()
     }
     values: dict[str, dict[str, float]] = defaultdict(dict)
     for feature, value in zip(features, decision.observation, strict=True):
@@ -183,13 +184,8 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int, names: Mapping[
     message = contract.signals[signal]
     states = greens_of(message) if is_green else [phase.state for phase in message.phases]
     if 0 <= index < len(states):
-        text = f"{text} ({_names_of(message.id, names).of_states(states)[index]})"
+        text = f"{text} ({names.get(message.id, MovementNames()).of_states(states)[index]})"
     return f"{text} of {message.id}" if len(contract.signals) > 1 else text
-
-
-def _names_of(signal: str, names: Mapping[str, MovementNames]) -> MovementNames:
-    """The names of a signal; without names, states stand for themselves."""
-    return names.get(signal, MovementNames())
 
 
 def _state(contract: pb.PolicyContract, signal: str, state: str, names: Mapping[str, MovementNames]) -> str:
@@ -199,11 +195,10 @@ def _state(contract: pb.PolicyContract, signal: str, state: str, names: Mapping[
         for index, green in enumerate(greens_of(message) if is_chosen else []):
             if state in (green, yellow := green.translate(_YELLOW)):
                 return ("yellow after " if state == yellow else "") + _phase(contract, k, index, names)
-    return _names_of(signal, names).of_state(state)
+    return names.get(signal, MovementNames()).of_state(state)
 
 
 def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str, names: Mapping[str, MovementNames]) -> str:
-    """The policy's answer, and if it counts."""
     decision = step.decision
     if _is_drivers(decision):
         return f"{driver or 'another driver than the policy'} decided"

@@ -27,6 +27,8 @@ CONNECTION_TIMEOUT_S = 30.0
 """Maximum wall time of a connection, also of one that sends or reads slowly."""
 STALE_TIMEOUT_S = 60.0
 """Wall time without a beat after which the process counts as stuck."""
+SERVICE_INTERVAL_S = 0.1
+"""Wall time after which the server looks for connections that have lasted too long, and for its own end."""
 
 
 class Health:
@@ -91,7 +93,7 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def service_actions(self) -> None:
-        """End connections that have lasted too long; called twice a second."""
+        """End connections that have lasted too long; called every SERVICE_INTERVAL_S."""
         for connection, begin_s in list(self._begin_s.items()):
             if time.monotonic() > begin_s + CONNECTION_TIMEOUT_S:
                 with contextlib.suppress(OSError):  # it has ended by itself
@@ -154,7 +156,9 @@ class HttpServer:
                 f"cannot serve metrics at {address[0]}:{address[1]}: {error.strerror}; pass another --http"
             ) from None
         self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(SERVICE_INTERVAL_S,), name="http", daemon=True
+        ).start()
 
     def close(self) -> None:
         self._server.shutdown()

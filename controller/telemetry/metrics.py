@@ -103,29 +103,19 @@ class ControllerMetrics:
             buckets=_BUCKETS_S,
         )
         self.simulation_s = Gauge("controller_simulation_seconds", "Simulation time", registry=registry)
-        self._expiries: list[Callable[[], Mapping[str, float]]] = []
 
     def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
         """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
 
         def collect() -> Iterable[Metric]:
-            text = "Model number of a TL's newest answer"
-            yield _gauges("controller_model_number", text, "tl", numbers())
+            family = GaugeMetricFamily(
+                "controller_model_number", "Model number of a TL's newest answer", labels=("tl",)
+            )
+            for tl, number in dict(numbers()).items():
+                family.add_metric((tl,), number)
+            yield family
 
         self.registry.register(_Collected(collect))
-
-    def report_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        """Add certificates to the metric of their expiry by file. `expiries` returns it and is called at each
-        scrape."""
-
-        def collect() -> Iterable[Metric]:
-            text = "When the first certificate of a TLS file expires, in s since 1970"
-            by_file = {file: expiry_s for each in self._expiries for file, expiry_s in each().items()}
-            yield _gauges("controller_certificate_expiry_timestamp_seconds", text, "file", by_file)
-
-        if not self._expiries:
-            self.registry.register(_Collected(collect))
-        self._expiries.append(expiries)
 
     def report_pace(self, state: Callable[[], PaceState]) -> None:
         """Add the metrics of the run's pace. `state` returns it and is called at each scrape."""
@@ -149,13 +139,6 @@ class _Collected:
     """Metrics whose values are asked for at each scrape."""
 
     collect: Callable[[], Iterable[Metric]]
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=(label,))
-    for key, value in dict(values).items():
-        family.add_metric((key,), value)
-    return family
 
 
 class RecordMetrics:

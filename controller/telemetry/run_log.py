@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from city import names
-from controller.decision_step import DecisionLoop
-from controller.events import DecisionEvent, StepTimes
-from controller.run_counters import RunCounters
+from controller.decision_step import DecisionLoop, RunCounters
+from controller.events import DecisionEvent, StepTimes, Subscriber
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
 from signals.movement_names import MovementNames
@@ -40,7 +39,7 @@ ALARM_LOG_INTERVAL_S = 60.0
 """Simulated seconds between two log lines of one signal and rule; every alarm is counted."""
 
 
-class RunLog:
+class RunLog(Subscriber):
     """Counts events in metrics and logs them; the mode changes of a decision step are one line per kind."""
 
     def __init__(self, metrics: ControllerMetrics, tls: Iterable[str], names: Mapping[str, MovementNames]) -> None:
@@ -86,9 +85,6 @@ class RunLog:
     def set_second(self, now: float) -> None:
         """Set the metric of the simulated second, which an end without a decision passes too."""
         self._metrics.simulation_s.set(now)
-
-    def close(self) -> None:
-        pass
 
     def _describe_override(self, override: Override, at_s: float) -> str:
         names = self._names.get(override.signal, MovementNames())

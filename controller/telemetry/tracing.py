@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from city.errors import InputError
-from controller.events import DecisionEvent
+from controller.events import DecisionEvent, Subscriber
 from signals.observation import Observation
 from signals.policy import Answer, Policies
 
@@ -60,10 +60,11 @@ def metadata() -> list[tuple[str, str]]:
     return list(carrier.items())
 
 
-class TracedPolicies:
+class TracedPolicies(Subscriber):
     """Policies whose requests are spans; as a subscriber of the loop, it ends the trace of each step.
 
-    A step's trace begins with the wait for SUMO, when the step before is published, and ends when it is published.
+    A step's trace begins with the wait for SUMO, when the step before is published, and ends when it is published. The
+    provider sends the spans that are left when it is shut down, which may take seconds.
     """
 
     def __init__(self, policies: Policies, provider: "TracerProvider") -> None:
@@ -101,6 +102,3 @@ class TracedPolicies:
 
         span = self._tracer.start_span(name, trace.set_span_in_context(self._step), start_time=begin_ns)
         span.end(begin_ns + int(1e9 * duration_s))
-
-    def close(self) -> None:
-        """Do nothing: the provider sends the spans that are left when it is shut down, which may take seconds."""

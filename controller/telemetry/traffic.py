@@ -14,7 +14,7 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from city.network import StreetNetwork
-from controller.events import DecisionEvent, Shown
+from controller.events import DecisionEvent, Shown, Subscriber
 from protos import policy_pb2 as pb
 from signals.observation import MAX_CACHED_BATCHES, Floats, Readings, Rows
 
@@ -57,7 +57,7 @@ def _count_green(is_vehicle_link: Sequence[bool], state: str) -> int:
     return sum(is_vehicle and link in "gG" for link, is_vehicle in pairs)
 
 
-class TrafficMeter:
+class TrafficMeter(Subscriber):
     """The traffic figures of a run's TLs; a collector of Prometheus metrics."""
 
     def __init__(
@@ -115,9 +115,6 @@ class TrafficMeter:
             self._add_shown(shown)
         if event.decisions:
             self.add_readings(event.tls, event.readings, event.at_s)
-
-    def close(self) -> None:
-        pass
 
     def add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
         """Add the readings of second `now`. `tls`: those that were read."""

@@ -12,7 +12,6 @@ from controller.decision_step import NO_ANSWER
 from controller.events import TlDecision
 from controller.recording.messages import MODE_OF
 from controller.recording.record_writer import NS
-from controller.waiting_greens import WaitingGreens
 from protos import control_pb2 as pb
 from protos import record_pb2 as record
 from protos.policy_pb2 import PolicyContract
@@ -42,7 +41,7 @@ class AlarmHistory:
         tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
         self._wall_s = 0.0
         self._alarms = Alarms(tl_of_signal, len(contracts), wall_clock=lambda: self._wall_s)
-        self._alarms.follow_greens(WaitingGreens(contracts, street, names))
+        self._alarms.follow_greens(contracts, street, names)
         self._active: list[tuple[float, list[pb.Alarm]]] = []
         """(second, active alarms) of each change, in their order."""
         self._ended: list[pb.Alarm] = []

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from city import street_shapes
 from city.errors import InputError
+from controller.control_address import listen
 from controller.operator import operator_token
-from controller.operator.page.site import Site, listen
+from controller.operator.page.site import Site
 from controller.operator.page.street_data import StreetData
 from controller.operator.tl_layout import TlLayout
 from controller.recording.run_start import RunStart
@@ -63,7 +64,7 @@ class RecordPage:
         self.moments = MomentReader(timeline, start, city, positions)
         self.overview = Overview(reader, start.street)
         self.panels = RecordPanels(self.moments, self.overview, layout, driver)
-        site = Site(listen(*address), street, operator_token.new_token())  # no command needs the token
+        site = Site(listen(*address, "--page"), street, operator_token.new_token())  # no command needs the token
         self.server = PlaybackServer(site, self.moments, self.panels, self.overview)
 
     def serve(self, on_ready: Callable[[str], None]) -> None:

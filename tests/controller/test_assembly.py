@@ -29,19 +29,8 @@ def street(tmp_path_factory):
 
 @contextlib.contextmanager
 def running(street, *more):
-    options = [
-        *more,
-        "-n",
-        str(street.net_file),
-        "-r",
-        str(street.routes),
-        "--seed",
-        "1",
-        "--no-step-log",
-        "true",
-        "--no-warnings",
-        "true",
-    ]
+    files = ["-n", str(street.net_file), "-r", str(street.routes)]
+    options = [*more, *files, "--seed", "1", "--no-step-log", "true", "--no-warnings", "true"]
     with contextlib.closing(connect(SumoAccess(arguments=options), Interrupts())) as connection:
         yield connection
 
@@ -62,11 +51,10 @@ def test_first_green_is_forced_only_with_the_dialects_floors_on_an_empty_street(
         loop = assembled(street, connection, floors=floors)
         (x,) = loop.intersections.values()
         first = network.green_states(phase.state for phase in x.contract.signals[0].phases)[0]
-        assert (x.safeties[0].shown == first) == (floors == "dialect" and not has_vehicles)
+        is_forced = floors == "dialect" and not has_vehicles
+        assert (x.safeties[0].shown == first) == is_forced
         loop.step(loop.now + 1)
-        assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == (
-            floors == "dialect" and not has_vehicles
-        )
+        assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == is_forced
 
 
 @pytest.mark.parametrize(("depart_s", "has_traffic"), [(0, True), (50, False)])
@@ -83,15 +71,10 @@ def test_persons_are_traffic_once_they_walk(street, tmp_path, depart_s, has_traf
 def test_second_controller_is_refused_while_the_first_one_is_connected(street):
     with running(street) as connection:
         loop = assembled(street, connection)
-        with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
-            assembled(street, connection)
-        while loop.now < 20:
-            loop.step(20)
-        with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
-            assembled(street, connection)
-        loop.release(60)
-        with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
-            assembled(street, connection)
+        for act in (lambda: None, lambda: loop.step(20), lambda: loop.release(60)):
+            act()
+            with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
+                assembled(street, connection)
         connection.mark_controlled(["A0"], "")
         assert assembled(street, connection).now == loop.now
 

@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -22,7 +23,7 @@ from serving.embedded.models.version_policy import VersionPolicy
 from signals import contract
 from tests.city.ledgers import BEGIN
 from tests.conftest import GRID
-from tests.error_lines import assert_refused
+from tests.error_lines import refused
 from tests.sample_city import write_city
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
@@ -34,64 +35,65 @@ def city(grid_models, tmp_path):
     return Path(write_city(tmp_path, ('models_dir = "models"', f'models_dir = "{grid_models}"')))
 
 
-def table(capsys):
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    header, *rows, total = captured.out.splitlines()
+@pytest.fixture
+def check(city, capsys):
+    """Run the command after changes of city.toml (texts, each with the one in its place); return its output."""
+
+    def run(*flags, code=0, changes=(), more=""):
+        text = city.read_text()
+        for before, after in changes:
+            assert before in text, before
+            text = text.replace(before, after)
+        city.write_text(text + more)
+        assert main(["--city", str(city), *flags]) == code
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def no_models(grid_models):
+    return (f'models_dir = "{grid_models}"', 'models_dir = "none"')
+
+
+def table(output):
+    header, *rows, total = output.splitlines()
     assert header.split() == ["TL", "VERSION", "DIALECT", "CONTRACT"]
     return {row.split()[0]: row.split(maxsplit=3) for row in rows}, total
 
 
-def test_sample_city_fits_and_every_tl_has_a_row(city, capsys, grid_city):
-    assert main(["--city", str(city)]) == 0
-    rows, total = table(capsys)
+def test_sample_city_fits_and_every_tl_has_a_row(check, grid_city):
+    rows, total = table(check())
     assert list(rows) == list(grid_city.tls)
     assert rows["SA101"] == ["SA101", "1", "sumo-rl", "matches"] and rows["SA103"] == ["SA103", "1", "sappo", "matches"]
     assert {row[3] for row in rows.values()} == {"matches"}
     assert total == f"8 of 8 TLs match the network {GRID / 'grid.net.xml'}"
 
 
-def test_tl_without_a_model_is_named_with_how_to_export_it(city, capsys):
-    city.write_text(re.sub(r"models_dir = .*", 'models_dir = "none"', city.read_text()))
-    assert main(["--city", str(city), "--infer-tl", "SA101"]) == 2
-    assert "SA101: holds no version; export it (greenserve export --tl SA101)" in table(capsys)[0]["SA101"][3]
-
-
-def test_times_to_train_with_are_printed_without_a_model_until_city_toml_has_them(city, capsys):
-    text = re.sub(r"models_dir = .*", 'models_dir = "none"', city.read_text()).replace(
-        "all_red_s = 0 ", "all_red_s = 2 "
-    )
-    city.write_text(text)
-    assert main(["--city", str(city), "--infer-tl", "SA101,SA102,SA103"]) == 2
-    *_, advice, header, first, second = capsys.readouterr().out.splitlines()
+def test_times_to_train_with_are_printed_without_a_model_until_city_toml_has_them(check, no_models):
+    tls = ("--infer-tl", "SA101,SA102,SA103")
+    output = check(*tls, code=2, changes=(no_models, ("all_red_s = 0 ", "all_red_s = 2 ")))
+    *_, advice, header, first, second = output.splitlines()
+    assert "SA101: holds no version; export it (greenserve export --tl SA101)" in output
     assert advice.startswith("To train outside greenserve, append") and header == "[training.times]"
     assert (first, second) == ("SA101 = { yellow_s = 3, all_red_s = 2 }", "SA102 = { yellow_s = 3, all_red_s = 2 }")
-    city.write_text("\n".join((text, header, first, second, "")))
-    assert main(["--city", str(city), "--infer-tl", "SA101,SA102,SA103"]) == 2
-    assert "[training.times]" not in capsys.readouterr().out
+    assert "[training.times]" not in check(*tls, code=2, more="\n".join(("", header, first, second, "")))
 
 
-def test_tl_that_does_not_fit_has_its_reason_in_its_row(city, capsys):
-    text = city.read_text().replace('[tl.SA103]\nsignals = ["A2"]', '[tl.SA103]\nsignals = ["A9"]')
-    city.write_text(text + '\n[tl.SA999]\nsignals = ["Z9"]\ndialect = "sumo-rl"\n')
-    assert main(["--city", str(city)]) == 2
-    rows, total = table(capsys)
+def test_tl_that_does_not_fit_has_its_reason_in_its_row(check):
+    change = ('[tl.SA103]\nsignals = ["A2"]', '[tl.SA103]\nsignals = ["A9"]')
+    rows, total = table(check(code=2, changes=[change], more='\n[tl.SA999]\nsignals = ["Z9"]\ndialect = "sumo-rl"\n'))
     assert "[tl.SA103] signal A9 is not in" in rows["SA103"][3] and "it has A0, A1, " in rows["SA103"][3]
     assert rows["SA999"][1:3] == ["-", "sumo-rl"] and "[tl.SA999] signal Z9 is not in" in rows["SA999"][3]
     assert rows["SA101"][3] == "matches" and total.startswith("7 of 9 TLs match")
 
 
-def test_selected_tls_and_versions_are_checked(city, capsys):
-    assert main(["--city", str(city), "--infer-tl", "SA102"]) == 0
-    assert list(table(capsys)[0]) == ["SA102"]
-    assert main(["--city", str(city), "--infer-tl", "SA102", "--model-number", "9"]) == 2
-    assert table(capsys)[0]["SA102"][3] != "matches"
-
-
-def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_server):
-    city.write_text(city.read_text().replace("models_dir", "# models_dir"))
-    assert main(["--city", str(city), "--server", grid_server]) == 0
-    assert table(capsys)[1].startswith("8 of 8 TLs match")
+def test_selected_tls_and_versions_are_checked(check):
+    assert list(table(check("--infer-tl", "SA102"))[0]) == ["SA102"]
+    rows, _ = table(check("--infer-tl", "SA102", "--model-number", "9", code=2))
+    assert "holds no version 9; it holds 1" in rows["SA102"][3]
 
 
 @pytest.fixture
@@ -118,19 +120,16 @@ def fleet_server(grid_city, grid_street):
     server.stop()
 
 
-def test_contract_of_a_fleet_is_requested_once_over_one_connection(city, capsys, grid_city, fleet_server, monkeypatch):
+def test_contract_of_a_fleet_is_requested_once_over_one_connection(check, grid_city, fleet_server, monkeypatch):
     address, requests = fleet_server
-    opened = []
-    monkeypatch.setattr(
-        client, "open_channel", lambda *arguments: opened.append(arguments) or channel.open_channel(*arguments)
-    )
-    assert main(["--city", str(city), "--server", address, "--fleet", "city"]) == 0
-    assert table(capsys)[1].startswith("8 of 8 TLs match")
+    opened = Mock(side_effect=channel.open_channel)
+    monkeypatch.setattr(client, "open_channel", opened)
+    assert "8 of 8 TLs match" in check("--server", address, "--fleet", "city")
     assert requests.count(("city", 0)) == 1 and len(requests) == len(grid_city.tls) + 1
-    assert len(opened) == 1
+    assert opened.call_count == 1
 
 
-def test_district_and_label_select_the_models_as_for_control(city, capsys, fleet_server):
+def test_district_and_label_select_the_models_as_for_control(city, check, capsys, fleet_server):
     address, requests = fleet_server
     all_tls = re.findall(r"^\[tl\.(\w+)\]", city.read_text(), re.M)
     rest = ", ".join(f'"{tl}"' for tl in all_tls if tl not in ("SA101", "SA102"))
@@ -138,25 +137,20 @@ def test_district_and_label_select_the_models_as_for_control(city, capsys, fleet
         f'\n[serving.districts.north]\naddress = "{address}"\nfleet = "city"\ntls = ["SA101", "SA102"]\n'
         f'[serving.districts.south]\naddress = "127.0.0.1:1"\ntls = [{rest}]\n'
     )
-    city.write_text(city.read_text() + districts)
-    assert main(["--city", str(city), "--district", "north", "--version-label", "stable"]) == 0
-    rows, _ = table(capsys)
+    rows, _ = table(check("--district", "north", "--version-label", "stable", more=districts))
     assert list(rows) == ["SA101", "SA102"] and ("city", "stable") in requests
-    assert main(["--city", str(city), "--district", "south"]) == 2
-    assert "no model server answers at 127.0.0.1:1" in capsys.readouterr().err
+    refused(capsys, main(["--city", str(city), "--district", "south"]), "no model server answers at 127.0.0.1:1")
 
 
-def test_certificates_of_city_toml_are_used(city, capsys, grid_models, tmp_path):
+def test_certificates_of_city_toml_are_used(city, check, capsys, grid_models, tmp_path):
     authority = pair("authority")
     (tmp_path / "ca.pem").write_bytes(authority[1])
     key, certificate, *_ = pair("server", authority)
     ssl = SSLConfig(server_key=key, server_cert=certificate)
     with running(ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=ssl)) as server:
-        flags = ["--city", str(city), "--infer-tl", "SA101", "--server", f"127.0.0.1:{server.port}"]
-        assert main(flags) == 2
-        assert "no model server answers" in capsys.readouterr().err
-        city.write_text(city.read_text().replace("[serving]", f'[serving]\ntls_ca = "{tmp_path / "ca.pem"}"'))
-        assert main(flags) == 0
+        flags = ["--infer-tl", "SA101", "--server", f"127.0.0.1:{server.port}"]
+        refused(capsys, main(["--city", str(city), *flags]), "no model server answers")
+        check(*flags, changes=[("[serving]", f'[serving]\ntls_ca = "{tmp_path / "ca.pem"}"')])
 
 
 @pytest.mark.parametrize(
@@ -174,59 +168,50 @@ def test_certificates_of_city_toml_are_used(city, capsys, grid_models, tmp_path)
     ],
 )
 def test_wrong_input_gives_one_error_line(city, capsys, flags, message):
-    assert main(["--city", str(city), *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
-    assert message in captured.err
+    refused(capsys, main(["--city", str(city), *flags]), message)
 
 
 def test_path_that_cannot_be_used_gives_one_error_line(city, capsys, grid_models):
     city.write_text(city.read_text().replace(str(grid_models), "x" * 300))
-    assert main(["--city", str(city)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ") and captured.err.endswith("File name too long; name another path\n")
+    refused(capsys, main(["--city", str(city)]), "File name too long; name another path")
 
 
-def test_changes_that_take_much_longer_than_in_training_are_reported(city, capsys):
-    city.write_text(city.read_text().replace("all_red_s = 0", "all_red_s = 6"))
-    assert main(["--city", str(city), "--infer-tl", "SA101,SA103"]) == 0
-    total, slow, greens, remedy, _, header, times = capsys.readouterr().out.splitlines()[-7:]
+def test_changes_that_take_much_longer_than_in_training_are_reported(check):
+    output = check("--infer-tl", "SA101,SA103", changes=[("all_red_s = 0", "all_red_s = 6")])
+    total, slow, greens, remedy, _, header, times = output.splitlines()[-7:]
     assert (header, times) == ("[training.times]", "SA101 = { yellow_s = 3, all_red_s = 6 }")
     assert total.startswith("2 of 2 TLs match")
     assert slow == "changing greens takes much longer than in training: SA101 (9 s, not 3 s)"
     assert greens.startswith("SA101: greens last at least 3 times") and remedy.startswith("[safety] in city.toml")
 
 
-def test_programs_with_less_red_than_computed_are_named_with_the_remedy(city, capsys):
-    text = city.read_text()
-    city.write_text(text.replace("all_red_s = 0 ", "# "))
-    assert main(["--city", str(city)]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "all_red_s" in line]
-    (line,) = lines
+def test_programs_with_less_red_than_computed_are_named_with_the_remedy(check):
+    (line,) = [each for each in check(changes=[("all_red_s = 0 ", "#0 ")]).splitlines() if "all_red_s" in each]
     assert line.startswith("programs have less red before a foe's green than vehicles need to clear the junction: SA10")
     assert line.count("(0 s, not ") == 5 and line.endswith(
         ' and 3 more; all_red_s = "computed" under [safety] in city.toml adds it'
     )
-    city.write_text(text.replace("all_red_s = 0 ", 'all_red_s = "computed" '))
-    assert main(["--city", str(city)]) == 0
-    assert "programs have less red" not in capsys.readouterr().out
+    assert "programs have less red" not in check(changes=[("#0 ", 'all_red_s = "computed" ')])
 
 
-def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city, grid_street, capsys):
-    links = len(grid_street.signals["A1"].links)
-    phases = "".join(f'<phase duration="{s}" state="{c * links}"/>' for s, c in ((30, "g"), (3, "y"), (5, "r")))
-    folder = city.parent
-    (folder / "one.add.xml").write_text(
-        f'<add><tlLogic id="A1" type="static" programID="one" offset="0">{phases}</tlLogic></add>'
+def program_of_a1(city, tables, *phases):
+    """Describe TLs with these tables, on a street in which signal A1 runs a program of (duration in s, state)."""
+    written = "".join(f'<phase duration="{seconds}" state="{state}"/>' for seconds, state in phases)
+    (city.parent / "a1.add.xml").write_text(
+        f'<add><tlLogic id="A1" type="static" programID="a1" offset="0">{written}</tlLogic></add>'
     )
-    files = f'<net-file value="{GRID / "grid.net.xml"}"/><additional-files value="one.add.xml"/>'
-    (folder / "one.sumocfg").write_text(f"<configuration><input>{files}</input></configuration>")
+    files = f'<net-file value="{GRID / "grid.net.xml"}"/><additional-files value="a1.add.xml"/>'
+    (city.parent / "a1.sumocfg").write_text(f"<configuration><input>{files}</input></configuration>")
+    city.write_text(f'[network]\nsumocfg = "a1.sumocfg"\n{tables}')
+
+
+def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city, check, grid_street):
+    links = len(grid_street.signals["A1"].links)
     tables = "".join(
         f'[tl.{tl}]\nsignals = ["{signal}"]\ndialect = "street"\n' for tl, signal in (("SA101", "A0"), ("SA102", "A1"))
     )
-    city.write_text(f'[network]\nsumocfg = "one.sumocfg"\n{tables}')
-    assert main(["--city", str(city), "--strict"]) == 2
-    rows, _ = table(capsys)
+    program_of_a1(city, tables, (30, "g" * links), (3, "y" * links), (5, "r" * links))
+    rows, _ = table(check("--strict", code=2))
     assert rows["SA101"][3].startswith("no model yet; the shipped policy fits its 4 greens and ")
     assert rows["SA101"][3].endswith("lanes: greenserve export --pretrained --tl SA101")
     assert "has one green, so there is nothing to choose" in rows["SA102"][3]
@@ -246,40 +231,39 @@ def adopt(ledger, model):
     ledger.append(Line(0, "", "adopt", "ann", {"SA101": model}), BEGIN)
 
 
-def test_stored_models_other_than_the_ledgers_are_named(city, ledger, capsys, tmp_path):
-    argv = ["--city", str(city), "--infer-tl", "SA101"]
-    assert main(argv) == 0
+def test_stored_models_other_than_the_ledgers_are_named(city, ledger, check, capsys, tmp_path):
+    check("--infer-tl", "SA101")
     (tmp_path / "models" / "SA101" / "1" / "assets.extra" / "later").write_text("x")
-    assert main(argv) == 2
-    assert "SA101/1 has other files than in the ledger; publish the ledger's number again" in capsys.readouterr().out
-    assert main([*argv, "--ledger", str(tmp_path / "none.jsonl")]) == 2
-    assert_refused(capsys, "none.jsonl: there is no ledger")
+    message = "SA101/1 has other files than in the ledger; publish the ledger's number again"
+    assert message in check("--infer-tl", "SA101", code=2)
     adopt(ledger, Model(2, "f" * 64))
-    assert main(argv) == 2 and "SA101/2 is missing" in capsys.readouterr().out
+    assert "SA101/2 is missing" in check("--infer-tl", "SA101", code=2)
     (tmp_path / "ledger.jsonl").write_text(ledger.path.read_text().replace("ann", "bob", 1))
-    assert main(argv) == 2
-    assert_refused(capsys, "ledger.jsonl: line 2", "restore the file from its copy")
+    for flags, parts in (
+        (["--ledger", str(tmp_path / "none.jsonl")], ["none.jsonl: there is no ledger"]),
+        ([], ["ledger.jsonl: line 2", "restore the file from its copy"]),
+    ):
+        refused(capsys, main(["--city", str(city), "--infer-tl", "SA101", *flags]), *parts)
 
 
-def test_served_models_other_than_the_ledgers_are_named(city, ledger, capsys, grid_models, fleet_server):
+def test_served_models_other_than_the_ledgers_are_named(ledger, check, grid_models, fleet_server):
     policy = VersionPolicy(latest=None, specific=(1,))
     labelled = ModelConfig("SA101", grid_models / "SA101", policy, {"stable": 1})
-    argv = ["--city", str(city), "--infer-tl", "SA101", "--server"]
+    argv = ["--infer-tl", "SA101", "--server"]
     with running(ServerConfig(port=0, models={"SA101": labelled}, poll_s=0)) as server:
-        assert main([*argv, f"127.0.0.1:{server.port}"]) == 0
+        check(*argv, f"127.0.0.1:{server.port}")
         adopt(ledger, Model(2, "f" * 64))
-        assert main([*argv, f"127.0.0.1:{server.port}"]) == 2
-        assert "SA101: 1 is served as stable, the ledger says 2" in capsys.readouterr().out
+        message = "SA101: 1 is served as stable, the ledger says 2"
+        assert message in check(*argv, f"127.0.0.1:{server.port}", code=2)
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        assert main([*argv, f"127.0.0.1:{server.port}"]) == 2
-        assert "SA101: the ledger says 2: " in capsys.readouterr().out, "no label"
+        assert "SA101: the ledger says 2: " in check(*argv, f"127.0.0.1:{server.port}", code=2), "no label"
 
 
-def test_a_fleets_members_are_compared_with_the_ledger(city, ledger, capsys, fleet_server):
-    argv = ["--city", str(city), "--infer-tl", "SA101", "--server", fleet_server[0], "--fleet", "city"]
-    assert main(argv) == 2 and "SA101: 3 is served as stable, the ledger says 1" in capsys.readouterr().out
+def test_a_fleets_members_are_compared_with_the_ledger(ledger, check, fleet_server):
+    argv = ["--infer-tl", "SA101", "--server", fleet_server[0], "--fleet", "city"]
+    assert "SA101: 3 is served as stable, the ledger says 1" in check(*argv, code=2)
     adopt(ledger, Model(3, "f" * 64))
-    assert main(argv) == 0
+    check(*argv)
 
 
 @pytest.mark.parametrize(
@@ -295,14 +279,8 @@ def test_a_fleets_members_are_compared_with_the_ledger(city, ledger, capsys, fle
         ),
     ],
 )
-def test_longest_red_is_refused_or_noted_if_it_bounds_nothing(bound, row, note, city, capsys):
-    phases = "".join(f'<phase duration="30" state="{state}"/>' for state in ("GGgrrgGGgrrg", "rrgGggrrgGgg"))
-    program = f'<add><tlLogic id="A1" type="static" programID="two" offset="0">{phases}</tlLogic></add>'
-    (city.parent / "two.add.xml").write_text(program)
-    files = f'<net-file value="{GRID / "grid.net.xml"}"/><additional-files value="two.add.xml"/>'
-    (city.parent / "two.sumocfg").write_text(f"<configuration><input>{files}</input></configuration>")
+def test_longest_red_is_refused_or_noted_if_it_bounds_nothing(bound, row, note, city, check):
     table_of_tl = f'[tl.SA102]\nsignals = ["A1"]\ndialect = "street"\nmax_red_s = {{ {bound} = 90 }}\n'
-    city.write_text(f'[network]\nsumocfg = "two.sumocfg"\n{table_of_tl}')
-    assert main(["--city", str(city)]) == 2
-    output = capsys.readouterr().out
+    program_of_a1(city, table_of_tl, (30, "GGgrrgGGgrrg"), (30, "rrgGggrrgGgg"))
+    output = check(code=2)
     assert row in output and ("bounds no link" in output) == bool(note) and note in output

@@ -122,15 +122,12 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
         advance(until_s)
         connection.now += further_s
 
-    def noted_read(due):
-        reads.append((connection.now, due))
-        return read(due)
-
     def ask(observations, observed_s):
         assert reads[-1] == (connection.now, tuple(observations))
         return always(0).ask(observations, observed_s)
 
-    connection.advance, connection.read = advance_further, noted_read
+    connection.advance = advance_further
+    connection.read = lambda due: reads.append((connection.now, due)) or read(due)
     other = one_signal(crossing)
     other.tl, other.state.next_decision_s = "SA102", 2.0
     loop = loop_of(connection, [one_signal(crossing), other], SimpleNamespace(ask=ask))
@@ -174,34 +171,26 @@ def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
 
 
 def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
-    class TwoSignals(SteppedConnection):
-        states = {"X": "GgGr", "Y": "GgGr"}  # noqa: RUF012 - one instance
-
-        def set(self, commands):
-            self.states |= {command.signal: command.state for command in commands}
-
-        def shown(self):
-            return dict(self.states)
-
-    connection = TwoSignals(1.0)
+    connection, states = SteppedConnection(1.0), {"X": "GgGr", "Y": "GgGr"}
+    connection.set = lambda commands: states.update((command.signal, command.state) for command in commands)
+    connection.shown = lambda: dict(states)
     rare = plan_signal(replace(crossing, id="Y"))
     loop = loop_of(connection, [one_signal(crossing), rare], always(0))
     run(loop, 5)
-    assert rare.state.next_decision_s > 60 and connection.states["Y"] == "GgGr"
-    connection.states["Y"] = "rrrG"
+    assert rare.state.next_decision_s > 60 and states["Y"] == "GgGr"
+    states["Y"] = "rrrG"
     loop.step(20)
-    assert loop.counters.unexpected_states == {"Y": 1} and connection.states["Y"] == "rrry"
+    assert loop.counters.unexpected_states == {"Y": 1} and states["Y"] == "rrry"
 
 
 def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):
     connection = SteppedConnection(1.0)
     loop = monitored(crossing, (), SimpleNamespace(ask=lambda observations, observed_s: {}), connection)
-    while not all(x.is_released for x in loop.intersections.values()):
-        loop.step(400)
-    loop.finish()
+    run(loop, 60)
+    assert all(x.is_released for x in loop.intersections.values())
     before = loop.counters.alarms.total()
     connection.state = "GGGG"
-    loop.step(loop.now + 20)
+    run(loop, 80)
     loop.finish()
     assert loop.counters.alarms.total() == before
 
@@ -263,23 +252,13 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing, ob
 
 
 def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisions(crossing):
-    connection = SteppedConnection(1.0)
-    x = one_signal(crossing)
-    commands, override = x.commands, Override("X", OverrideReason.YELLOW, "GgGr", "rrry")
-
-    def overridden_without_the_policy(now):
-        sent, overrides = commands(now)
-        return sent, [*overrides, override] if x.mode.name != "POLICY" else overrides
-
-    x.commands = overridden_without_the_policy
-
-    def ask(observations, observed_s):
-        return always(0).ask(observations, observed_s) if connection.now % 100 > 50 else {}
-
-    loop = loop_of(connection, [x], SimpleNamespace(ask=ask))
-    run(loop, 400)
-    assert loop.counters.decisions > 20 and loop.counters.overrides["yellow"] > 5
-    assert not loop.counters.overruled_by_tl
+    x, override = one_signal(crossing), Override("X", OverrideReason.YELLOW, "GgGr", "rrry")
+    commands = x.commands
+    x.commands = lambda now: (commands(now)[0], [override])
+    loop = loop_of(SteppedConnection(1.0), [x], always(0))
+    loop.set_mode("SA101", OperatorMode.HOLD, "ada")
+    run(loop, 30)
+    assert loop.counters.overrides["yellow"] > 5 and not loop.counters.overruled_by_tl
 
 
 def test_a_step_is_one_event_with_everything_that_is_known_of_it(crossing):
@@ -369,6 +348,14 @@ def test_an_operators_command_between_two_decisions_is_followed_at_once(crossing
     assert connection.sent == [(0, "GgGr"), (12, "yyyr"), (15, "rrrr")]
 
 
+def test_a_command_in_the_second_of_the_release_is_followed_by_the_release(crossing):
+    loop = monitored(crossing)
+    run(loop, 30)
+    loop.set_mode("SA101", OperatorMode.HOLD, "ada")
+    loop.release(90)
+    assert loop.intersections["SA101"].is_released
+
+
 def commanded(crossing, mode, at_s, policies=None, subscribers=()):
     connection = SteppedConnection(1.0)
     loop = monitored(crossing, list(subscribers), policies, connection)
@@ -404,49 +391,35 @@ def test_a_command_in_the_second_of_a_fallback_counts_and_no_yellow_is_short(cro
     assert all(yellow_s >= 3.0 for yellow_s in yellow_times(connection))
 
 
-def test_a_command_in_the_second_of_the_release_is_followed_by_the_release(crossing):
-    loop = monitored(crossing, [Events()], connection=SteppedConnection(1.0))
-    run(loop, 30)
-    loop.set_mode("SA101", OperatorMode.HOLD, "ada")
-    loop.release(90)
-    assert loop.intersections["SA101"].is_released
-
-
 def test_an_operators_action_is_part_of_the_next_event_alone(crossing):
     events = Events()
     loop = monitored(crossing, [events])
     loop.step(10)
     loop.note_action(OperatorAction("pause", "", "", "ada"))
-    loop.step(20)
-    loop.step(30)
+    run(loop, 15)
     assert [event.actions for event in events] == [[], [("pause", "", "", "ada")], []]
 
 
 def test_deadline_counts_from_the_arrival_of_the_readings_and_anew_after_a_wait(crossing, monkeypatch):
-    wall_s, arrived, asked, connection = [100.0], [], [], SteppedConnection(1.0)
+    wall_s, is_now, connection = [100.0], [], SteppedConnection(1.0)
     monkeypatch.setattr(time, "monotonic", lambda: wall_s[0])
     read = connection.read
 
     def read_slowly(due):
         wall_s[0] += 1
-        arrived.append(wall_s[0])
         return read(due)
 
     def ask(observations, observed_s):
-        asked.append(observed_s)
+        is_now.append(observed_s == wall_s[0])
         return always(0).ask(observations, observed_s)
 
     connection.read = read_slowly
     loop = monitored(crossing, (), SimpleNamespace(ask=ask), connection)
-    for _ in range(5):
-        loop.step(400)
-    assert len(asked) > 2 and set(asked) <= set(arrived)
-    asked.clear()
+    run(loop, 30)
     wall_s[0] = 900.0
     loop.renew_readings()
-    while not asked:
-        loop.step(400)
-    assert asked[0] >= 900.0
+    run(loop, 60)
+    assert len(is_now) > 10 and all(is_now)
 
 
 @pytest.mark.parametrize("paced_s", [1.0, 0.7, 3.0])

@@ -11,22 +11,12 @@ from controller.sumo.connection import SumoConnectionLost
 
 
 @pytest.mark.parametrize(
-    ("is_guarded", "message"),
-    [
-        (
-            True,
-            "the connection to SUMO was lost at second 7 of the simulation: why; SUMO has ended, or the guard hands",
-        ),
-        (
-            False,
-            "the connection to SUMO was lost at second 7 of the simulation: why; the signals cannot be released any "
-            "more",
-        ),
-    ],
+    ("is_guarded", "consequence"),
+    [(True, "SUMO has ended, or the guard hands"), (False, "the signals cannot be released any more")],
 )
-def test_lost_connection_is_logged_with_its_consequence(is_guarded, message, caplog):
+def test_lost_connection_is_logged_with_its_consequence(is_guarded, consequence, caplog):
     log_connection_lost(SimpleNamespace(now=7.0), SimpleNamespace(is_guarded=is_guarded), SumoConnectionLost("why"))
-    assert message in caplog.text
+    assert f"the connection to SUMO was lost at second 7 of the simulation: why; {consequence}" in caplog.text
 
 
 def test_second_stop_request_aborts_waits_and_third_quits(monkeypatch):

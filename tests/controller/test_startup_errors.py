@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import socketserver
 import tempfile
 import threading
 from dataclasses import replace
@@ -10,19 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from city import config, network
 from city.errors import InputError
 from controller import daemon
 from controller.__main__ import main
-from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo import wire
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, running_signals
 from serving.embedded.config import ServerConfig
 from signals import contract
 from tests.end_to_end.programs import CITY, free_port
-from tests.error_lines import assert_refused
-from tests.sample_city import copy_city, write_city
+from tests.error_lines import refused
+from tests.sample_city import write_city
 from tests.serving import saved_models
 from tests.serving.conftest import connected
 
@@ -143,8 +142,7 @@ def test_durations_and_type_of_the_program_matter_only_to_plan_actions(grid_city
 )
 def test_start_that_cannot_succeed_is_refused(capsys, grid_server, monkeypatch, flags, parts):
     monkeypatch.setattr("controller.sumo.start.ATTACH_TIMEOUT_S", 0.1)
-    assert main(["--city", CITY, "--server", grid_server, *flags]) == 2
-    assert_refused(capsys, *parts)
+    refused(capsys, main(["--city", CITY, "--server", grid_server, *flags]), *parts)
 
 
 def test_port_in_use_is_refused(capsys, grid_server):
@@ -154,8 +152,7 @@ def test_port_in_use_is_refused(capsys, grid_server):
             (("--clients", "2", "--sumo-port", port), (f"--sumo-port {port}: cannot listen on it",)),
             (("--http", f"127.0.0.1:{port}"), ("cannot serve metrics", "--http")),
         ):
-            assert main(["--city", CITY, "--server", grid_server, *flags]) == 2
-            assert_refused(capsys, *parts)
+            refused(capsys, main(["--city", CITY, "--server", grid_server, *flags]), *parts)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +173,7 @@ def test_port_in_use_is_refused(capsys, grid_server):
     ids=["model that is not served", "unknown signal"],
 )
 def test_city_that_does_not_fit_is_refused(capsys, grid_server, tmp_path, change, flags, parts):
-    assert main(["--city", write_city(tmp_path, change), "--server", grid_server, *flags]) == 2
-    assert_refused(capsys, *parts)
+    refused(capsys, main(["--city", write_city(tmp_path, change), "--server", grid_server, *flags]), *parts)
 
 
 def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
@@ -186,14 +182,6 @@ def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
     settings = ServerConfig(tmp_path, port=0, poll_s=0, allow_any_operation=True)
     with connected(settings) as (_, client), pytest.raises(InputError, match=message):
         fetch_contracts(client, ["dtypes"], 1)
-
-
-def test_network_without_a_lane_of_training_is_refused_at_the_start(capsys, grid_server, tmp_path):
-    city, net = copy_city(tmp_path), tmp_path / "grid.net.xml"
-    lines = net.read_text().splitlines()
-    net.write_text("\n".join(line for line in lines if not (' tl="A0"' in line and 'linkIndex="2"' in line)))
-    assert main(["--city", city, "--server", grid_server]) == 2
-    assert_refused(capsys, "SA101", "signal A0", "lanes in training, 7 in", "missing: ")
 
 
 def test_invalid_and_contradicting_flags_are_refused(capsys):
@@ -220,8 +208,7 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         (["--fleet", "a/b"], "--fleet: 'a/b' is not a valid TL name"),
         (["--clients", "2", "--deadline-ms", "9000"], "set watchdog_s to at least twice the deadline"),
     ):
-        assert main(["--city", CITY, *flags]) == 2
-        assert_refused(capsys, message)
+        refused(capsys, main(["--city", CITY, *flags]), message)
 
 
 @pytest.mark.parametrize(
@@ -229,80 +216,67 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
 )
 def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, target, message):
     (tmp_path / "link").symlink_to(tmp_path / target)
-    assert main(["--city", CITY, "--summary", str(tmp_path / "link")]) == 2
-    assert_refused(capsys, message)
+    refused(capsys, main(["--city", CITY, "--summary", str(tmp_path / "link")]), message)
 
 
-def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(capsys, grid_server, tmp_path, monkeypatch):
-    (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
-    assert_refused(capsys, "is a link or a file", "set TMPDIR", "--no-guard")
-
-
-def test_guards_folder_that_is_a_link_is_not_followed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("make", ["touch", "symlink_to"])
+def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(
+    capsys, grid_server, tmp_path, monkeypatch, make
+):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"greenserve-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    getattr(tmp_path / f"greenserve-{os.getuid()}", make)(*[tmp_path / "elsewhere"] * (make == "symlink_to"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(InputError, match="is a link"):
-        files.folder()
+    refused(
+        capsys,
+        main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]),
+        "is a link or a file",
+        "set TMPDIR",
+        "--no-guard",
+    )
+
+
+UNREADABLE = "SUMO sent an answer that cannot be read ("
 
 
 @contextlib.contextmanager
 def damaging_sumo(damage):
     """A server that answers TraCI commands with damaged bytes, or closes the connection if None; yields its port."""
 
-    def receive(connection, size):
-        return connection.recv(size, socket.MSG_WAITALL)
+    class Connection(socketserver.StreamRequestHandler):
+        def handle(self):
+            command = None
+            while damage is not None and command != wire.CLOSE and (length := self.rfile.read(4)):
+                command = self.rfile.read(int.from_bytes(length) - 4)[1]
+                is_kept = command in (wire.SETORDER, wire.CLOSE)
+                content = wire.ok(command)[4:] + (b"" if is_kept else damage(command))
+                with contextlib.suppress(OSError):
+                    self.wfile.write((len(content) + 4).to_bytes(4) + content)
 
-    def answer():
-        with contextlib.suppress(OSError):
-            while True:
-                with listener.accept()[0] as connection:
-                    while length := receive(connection, 4):
-                        command = receive(connection, int.from_bytes(length) - 4)[1]
-                        if damage is None:
-                            break
-                        if command == wire.CLOSE:
-                            connection.sendall(wire.ok(command))
-                            break
-                        content = b"" if command == wire.SETORDER else damage(command)
-                        ok = wire.ok(command)[4:] + content
-                        connection.sendall((len(ok) + 4).to_bytes(4) + ok)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "flags", "message"),
     [
-        lambda command: b"",
-        lambda command: b"\x06\x00\x00",
-        lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF]),
+        pytest.param(lambda command: b"", ["--no-guard"], UNREADABLE, id="missing"),
+        pytest.param(lambda command: b"\x06\x00\x00", ["--no-guard"], UNREADABLE, id="cut"),
+        pytest.param(
+            lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF]), ["--no-guard"], UNREADABLE, id="longer"
+        ),
+        pytest.param(lambda command: b"\x06\x00\x00", [], UNREADABLE, id="cut, through a guard"),
+        pytest.param(None, ["--no-guard"], "closed the connection", id="closed"),
+        pytest.param(None, [], "closed the connection", id="closed, through a guard"),
     ],
-    ids=["missing", "cut", "another length"],
 )
-@pytest.mark.parametrize("flags", [("--no-guard",), ()], ids=["alone", "through a guard"])
-def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(
-    capsys, grid_server, tmp_path, monkeypatch, damage, flags
+def test_port_that_does_not_answer_as_sumo_does_is_one_error_line(
+    capsys, grid_server, tmp_path, monkeypatch, damage, flags, message
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with damaging_sumo(damage) as port:
-        assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]) == 2
-    assert_refused(capsys, "SUMO sent an answer that cannot be read (")
-
-
-@pytest.mark.parametrize("flags", [["--no-guard"], []])
-def test_port_that_closes_the_connection_is_not_a_sumo_server(capsys, grid_server, flags):
-    with damaging_sumo(None) as port:
-        address = f"127.0.0.1:{port}"
-        assert main(["--city", CITY, "--server", grid_server, "--sumo", address, *flags, "--http", "127.0.0.1:0"]) == 2
-    assert_refused(capsys, address, "closed the connection")
+        refused(capsys, main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]), message)
 
 
 def test_simulation_past_its_end_is_refused():
@@ -312,12 +286,6 @@ def test_simulation_past_its_end_is_refused():
         daemon.control_end_s(SimpleNamespace(end_s=None), link)
     simulation.getTime = lambda: 3599.0
     assert daemon.control_end_s(SimpleNamespace(end_s=None), link) == 3600
-
-
-def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main([]) == 2
-    assert_refused(capsys, "city.toml: no such file", "--city")
 
 
 def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
@@ -330,9 +298,16 @@ def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
         running_signals(other, grid_street, ["B1"])
 
 
-def test_city_without_tls_is_refused(capsys, tmp_path):
-    (tmp_path / "city.toml").write_text("[network]\nnet = 'x.net.xml'\n")
-    assert main(["--city", str(tmp_path / "city.toml")]) == 2
-    assert_refused(capsys, "describes no TL")
-    with pytest.raises(InputError, match="neither sumocfg nor net"):
-        network.of_city(config.City(tmp_path / "city.toml"))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "city.toml: no such file"),
+        ("[network]\nnet = 'x.net.xml'\n", "describes no TL"),
+        ("[tl.SA101]\nsignals = ['A0']\ndialect = 'sumo-rl'\n", "neither sumocfg nor net"),
+    ],
+)
+def test_a_city_that_is_missing_or_lacks_tls_or_a_network_is_refused(capsys, tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "city.toml").write_text(content)
+    refused(capsys, main([]), message)

@@ -167,7 +167,7 @@ def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(guard_flags):
 def test_an_address_that_cannot_be_used_is_one_line_and_exit_code_2(case):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address, message = {
-            "in use": (f"127.0.0.1:{taken.getsockname()[1]}", "(Address already in use); choose another"),
+            "in use": (f"127.0.0.1:{taken.getsockname()[1]}", "(Address already in use); pass another port"),
             "not loopback": ("0.0.0.0:9110", "any client that reaches it could command the signals"),
             "half of TLS": ("127.0.0.1:0", "belong together; pass all three"),
         }[case]

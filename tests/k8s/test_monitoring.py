@@ -50,9 +50,10 @@ def promtool(*arguments):
 def samples():
     controller = ControllerMetrics(CollectorRegistry())
     controller.report_model_numbers(dict)
-    controller.report_certificates(dict)
     RecordMetrics(controller.registry)
-    controller.registry.register(Alarms({}, 1))
+    alarms = Alarms({}, 1)
+    alarms.note_certificates("model server", {"ca": 2e9})
+    controller.registry.register(alarms)
     controller.report_pace(lambda: Pace().state)
     controller.registry.register(TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {})))
     server = ServerMetrics()

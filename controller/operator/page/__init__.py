@@ -15,9 +15,8 @@ Invariants:
   entry in the history and the sums of the traffic.
 - A TL's panel is made of the record's messages, so that a record's page (`records.playback`) is made by the same code:
   `frame_server` (the WebSocket side), `panels` (texts and figures), `street_data` (what never changes), `site` (the
-  rest of HTTP), `security` (the refusal of other sites' requests) and `frames` (the binary form).
+  rest of HTTP, and the refusal of other sites' requests) and `frames` (the binary form).
 
 For a running controller alone: `live` puts the parts together, `server` makes the frames, `collector` reads from SUMO
-what only the page needs, `watched_tl` encodes the steps of a selected TL, `exports` says where a model comes from,
-`controls` parses the operator's commands.
+what only the page needs, `exports` says where a model comes from, `controls` parses the operator's commands.
 """

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from controller.operator.control_messages import METHODS
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import METHODS, OperatorError, Status
 
 ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "set-mode": ("SetMode", {"tls": "tls", "mode": "mode", "for_s": "for_seconds", "reason": "reason"}),

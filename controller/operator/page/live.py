@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import socket
 import sys
 from datetime import date
 from pathlib import Path
@@ -14,13 +15,13 @@ from controller.operator.operator_token import OperatorToken
 from controller.operator.page.collector import Collector
 from controller.operator.page.exports import Exports
 from controller.operator.page.server import PageServer
-from controller.operator.page.site import Site, listen
+from controller.operator.page.site import Site
 from controller.operator.page.street_data import StreetData
 from controller.operator.service import OperatorService
 from controller.operator.tl_layout import TlLayout
 from controller.recording.run_start import encode_signal, plan_digest
 from controller.recording.traffic_minutes import Minutes, path_of, read
-from controller.sumo.connection import SumoConnection, ViewConnection
+from controller.sumo.connection import SumoConnection
 from controller.telemetry.traffic import TrafficMeter
 from signals.movement_names import MovementNames
 
@@ -33,20 +34,27 @@ class LivePage:
     def __init__(
         self,
         config: ControllerConfig,
-        address: tuple[str, int],
+        listener: socket.socket,
         service: OperatorService,
         token: OperatorToken,
         traffic: TrafficMeter,
+        street: StreetNetwork,
+        connection: SumoConnection,
+        start: Start,
     ) -> None:
-        """Listen on the address. Raises InputError if it cannot be used. `token`: of commands."""
-        self._config, self._service, self._token, self._traffic = config, service, token, traffic
-        self._socket = listen(*address)
-        self._collector: Collector | None = None
-        self._server: PageServer | None = None
+        """Answer browsers from now on. Raises InputError.
 
-    def begin(self, street: StreetNetwork, connection: SumoConnection, start: Start) -> None:
-        """Answer browsers from now on. Raises InputError. `start`: of the run."""
-        city, service = self._config.city, self._service
+        Args:
+            config: of the controller.
+            listener: listens at the page's address.
+            service: of the run.
+            token: of commands.
+            traffic: of the run.
+            street: the network.
+            connection: to SUMO.
+            start: of the run.
+        """
+        city = config.city
         known = service.state.layout
         layout = TlLayout(known.contracts.values(), connection.lanes, known.names)
         shapes = street_shapes.read(street.net_file)
@@ -55,34 +63,27 @@ class LivePage:
             street,
             shapes,
             city.path.resolve().parent.name,
-            self._config.driver or "",
+            config.driver or "",
             server=service.alarms.server,
-            if_lost=_if_lost(self._config),
+            if_lost=_if_lost(config),
         )
-        self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
+        self.collector = Collector(data, set(connection.api.trafficlight.getIDList()))
         self._server = PageServer(
-            Site(self._socket, data, self._token.value),
+            Site(listener, data, token.value),
             service,
             Exports(service.policies, city.serving.models_dir),
-            self._collector,
-            self._traffic,
-            _earlier_traffic(self._config.record, layout, start),
+            self.collector,
+            traffic,
+            _earlier_traffic(config.record, layout, start),
         )
         self._server.start()
-        value, file = self._token
+        value, file = token
         # a log may be readable by other users, a terminal is the operator's
         shown = value if sys.stderr.isatty() else f"$(cat {shlex.quote(str(file))})" if file else ""
         log.info("the live page: %s%s", self._server.site.url, shown and f"#token={shown}")
 
-    def collect(self, connection: ViewConnection, now: float) -> bool:
-        """Read what only the page needs between two steps, if a watcher waits; return whether that was read."""
-        return self._collector is not None and self._collector.collect(connection, now)
-
     def close(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-        else:
-            self._socket.close()
+        self._server.stop()
 
 
 def _earlier_traffic(folder: Path | None, layout: TlLayout, start: Start) -> Minutes:

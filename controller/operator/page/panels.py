@@ -1,7 +1,7 @@
 """Texts and figures of the page's panels as JSON, of a running controller and of a record alike.
 
 A TL's panel is made of the record's messages (protos/record.proto): those that a controller encodes for the TL that a
-browser has selected (`watched_tl`), or those that a record has.
+browser has selected (WatchedTl), or those that a record has.
 """
 
 import math
@@ -12,11 +12,15 @@ import numpy as np
 
 from controller.operator import command_log
 from controller.operator.control_messages import fields
+from controller.operator.run_state import RunState
+from controller.operator.tl_layout import TlLayout
+from controller.recording.messages import encode_tl_step
 from controller.recording.sentences import override_text, sentence
 from controller.telemetry.traffic import RecentTraffic
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
+from signals.fallback.control_mode import ControlMode
 from signals.movement_names import MovementNames
 
 RATE_S = 30.0
@@ -68,7 +72,7 @@ def traffic(tls: Sequence[str], recent: RecentTraffic) -> dict[str, Any]:
 
 
 def figures(decisions: int, missing: int, recent: int, times_s: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Counts of a run, and percentiles of its newest steps.
+    """Counts of a run, and p50 and p95 of its newest steps; none without steps.
 
     Args:
         decisions: so far, without those that were missing.
@@ -80,13 +84,11 @@ def figures(decisions: int, missing: int, recent: int, times_s: Mapping[str, Seq
         "decisions": decisions,
         "missing": missing,
         "decisions_per_s": round(recent / RATE_S, 2),
-        "latency_ms": {stage: _percentiles_ms(values) for stage, values in times_s.items()},
+        "latency_ms": {
+            stage: (1000 * np.percentile(values, (50, 95))).round(3).tolist() if values else []
+            for stage, values in times_s.items()
+        },
     }
-
-
-def _percentiles_ms(values_s: Sequence[float]) -> list[float]:
-    """p50 and p95; empty without values."""
-    return [round(1000 * float(value), 3) for value in np.percentile(values_s, (50, 95))] if values_s else []
 
 
 class TlHistory(NamedTuple):
@@ -100,6 +102,54 @@ class TlHistory(NamedTuple):
     """[second, halting vehicles] at each decision."""
     after_s: float = -math.inf
     until_s: float = math.inf
+
+
+class WatchedTl:
+    """The TL of a running controller that a browser has selected: its steps are encoded, as a record has them, when a
+    frame is made. Used by the page's thread.
+
+    Browsers whose newest step is the same have the same of a TL, so that they can share one of these.
+    """
+
+    def __init__(self, state: RunState, layout: TlLayout, tl: str) -> None:
+        """`layout`: with the lanes of the readings."""
+        self.contract = layout.contracts[tl]
+        self._state, self._index = state, layout.index[tl]
+        self._place, self._rows = layout.places[tl], layout.lane_rows[tl]
+        self.number = -1
+        """Number of the newest step that the browser has."""
+        self._after_s = -math.inf
+        self._steps: list[record.TlStep] = []
+        """The newest with a decision, and the newest with states."""
+
+    @property
+    def is_first(self) -> bool:
+        """True while the browser has nothing of this TL yet."""
+        return self.number < 0
+
+    def news(self) -> TlHistory:
+        """Return the steps since the last call; at first, the whole history."""
+        steps = [*self._steps]
+        band = []
+        queue = []
+        kept = self._state.since(self.number)
+        for step in kept:
+            band += [[shown.begin_s, shown.end_s, *shown.states[self._place]] for shown in step.event.shown]
+            encoded = encode_tl_step(step.event, self.contract, ControlMode(step.modes[self._index]))
+            if encoded is None:
+                continue
+            steps.append(encoded)
+            if encoded.HasField("decision"):
+                queue.append([encoded.at_s, int(step.halting[self._rows].sum())])
+        history = TlHistory(steps, band, queue, self._after_s)
+        if kept:
+            self.number, newest = kept[-1].number, kept[-1].event
+            # what was sent for the seconds up to the next reading is part of this step
+            self._after_s = max([newest.at_s, *(sent.at_s for sent in newest.sent)])
+        decided = [k for k, step in enumerate(steps) if step.HasField("decision")]
+        stated = [k for k, step in enumerate(steps) if step.states]
+        self._steps = [steps[k] for k in sorted({*decided[-1:], *stated[-1:]})]
+        return history
 
 
 def tl_panel(

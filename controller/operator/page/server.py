@@ -23,17 +23,15 @@ import numpy as np
 from aiohttp import WSCloseCode, web
 
 from controller.operator.command_log import as_csv
-from controller.operator.control_messages import fields
-from controller.operator.errors import OperatorError
+from controller.operator.control_messages import OperatorError, fields
 from controller.operator.page import frames, panels
 from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.controls import parse_command
 from controller.operator.page.exports import Exports
 from controller.operator.page.frame_server import FrameRequest, FrameServer, Watcher
 from controller.operator.page.frames import View
-from controller.operator.page.panels import RATE_S, STAGES
+from controller.operator.page.panels import RATE_S, STAGES, WatchedTl
 from controller.operator.page.site import Site
-from controller.operator.page.watched_tl import WatchedTl
 from controller.operator.run_state import MAX_LOGGED_COMMANDS, KeptStep
 from controller.operator.service import OperatorService
 from controller.recording.traffic_minutes import MINUTE_S, Minutes
@@ -261,7 +259,9 @@ class PageServer(FrameServer[LiveWatcher]):
                 watcher.request = None
                 return frames.encode(max(watcher.step_number + 1, 0), watcher.at_s, False, ())
         is_first = self._is_first(watcher)
-        frame, took_s = self._timed_frame(watcher)
+        begin_s = time.thread_time()
+        frame = self._frame(watcher)
+        took_s = time.thread_time() - begin_s  # of the processor
         if is_first:
             watcher.first_s = None
             self._next_first_s = max(self._next_first_s, time.monotonic()) + took_s / FIRST_SHARE
@@ -269,11 +269,6 @@ class PageServer(FrameServer[LiveWatcher]):
         # the frame that makes the shared parts takes longest: a mean over several rounds of all watchers
         self._made_s += (took_s - self._made_s) / (5 * max(len(self.watchers), 1))
         return frame
-
-    def _timed_frame(self, watcher: LiveWatcher) -> tuple[bytes, float]:
-        """A watcher's frame, and the processor's time that it took."""
-        begin = time.thread_time()
-        return self._frame(watcher), time.thread_time() - begin
 
     def _is_first(self, watcher: LiveWatcher) -> bool:
         """True if the frame of a watcher's request begins the lists of its TL anew."""

@@ -2,14 +2,12 @@
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
-from typing import Any
 
 from aiohttp import web
 
-from city.errors import InputError
-from controller.operator.page import security
+from controller.operator import operator_token
 from controller.operator.page.street_data import StreetData
 
 MAX_COMMAND_BYTES = 1 << 20
@@ -19,8 +17,60 @@ QUIET_LOG = logging.getLogger("controller.page.http")
 """aiohttp's log, which would have a traceback for each malformed request."""
 QUIET_LOG.disabled = True
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml", "txt": "text/plain"}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+"""Headers of every answer."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gate:
+    """Who may ask the page: names of this machine alone (DNS rebinding), its own origin (CSRF), commands with a token.
+
+    - Any page that a browser shows may send requests to 127.0.0.1. A page whose name was pointed there has that name in
+      `Host`, so requests with another host are refused; other pages have another `Origin`.
+    - The token is in the fragment of the printed address, which browsers send to no server. Commands carry it in a
+      header, which another site's form cannot set.
+    - The answers (HEADERS) forbid to be framed (clickjacking) and to run any script that is not a file of the page.
+    """
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        """`host`, `port`: where the page listens."""
+        bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        self._hosts = {f"{name}:{port}" for name in (bracketed, *LOOPBACK_NAMES)}
+        if port == 80:
+            self._hosts |= {bracketed, *LOOPBACK_NAMES}
+        self.token = token
+
+    def refusal(self, headers: Mapping[str, str], needs_origin: bool) -> str:
+        """Return why a request is refused, or "".
+
+        `needs_origin`: for a WebSocket or a command, for which every browser sends its page's origin. A program that
+        sends none is no browser, so that no other site can be behind it.
+        """
+        host = headers.get("Host", "").lower()
+        if host not in self._hosts:
+            return f"the host {host[:100]!r} is not this page; open the printed address"
+        origin = headers.get("Origin")
+        if origin is not None and origin.lower() not in {f"http://{host}", f"https://{host}"}:
+            return f"the origin {origin[:100]!r} is not this page; open the printed address"
+        if needs_origin and headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            return "another site's page sent this request; open the printed address"
+        return ""
+
+    def has_token(self, headers: Mapping[str, str]) -> bool:
+        """Tell if a command's request carries the token."""
+        return operator_token.is_permitted(headers.get("Authorization", ""), self.token)
 
 
 class Site:
@@ -28,11 +78,14 @@ class Site:
 
     def __init__(self, listener: socket.socket, street: StreetData, token: str) -> None:
         """`listener`: listens already. `token`: of commands."""
+        listener.setblocking(False)
         self.host, self.port = listener.getsockname()[:2]
-        self.gate = security.Gate(self.host, self.port, token)
+        self.gate = Gate(self.host, self.port, token)
         self.street = street
         self._socket = listener
-        self._files = {file.name: file.read_bytes() for file in _static_files()}
+        static = resources.files("controller.operator.page") / "static"
+        files = (file for folder in (static, static / "vendor") for file in folder.iterdir() if file.is_file())
+        self._files = {file.name: file.read_bytes() for file in files}
         self._runner: web.AppRunner | None = None
 
     @property
@@ -61,13 +114,13 @@ class Site:
         """Refuse requests of other sites, and add the security headers to every answer."""
         refusal = self.gate.refusal(request.headers, needs_origin=request.path in ("/live", "/command"))
         if refusal:
-            return web.Response(status=403, text=f"{refusal}\n", headers=security.HEADERS)
+            return web.Response(status=403, text=f"{refusal}\n", headers=HEADERS)
         try:
             response = await handler(request)
         except web.HTTPException as error:
-            return web.Response(status=error.status, text=f"{error.reason}\n", headers=security.HEADERS)
+            return web.Response(status=error.status, text=f"{error.reason}\n", headers=HEADERS)
         if not response.prepared:
-            response.headers.update(security.HEADERS)
+            response.headers.update(HEADERS)
         return response
 
     async def _file(self, request: web.Request) -> web.Response:
@@ -81,26 +134,3 @@ class Site:
         return web.Response(
             body=self.street.compressed, content_type="application/json", headers={"Content-Encoding": "gzip"}
         )
-
-
-def _static_files() -> list[Any]:
-    folder = resources.files("controller.operator.page") / "static"
-    return [file for each in (folder, folder / "vendor") for file in each.iterdir() if file.is_file()]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InputError."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-            listener.setblocking(False)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise InputError(f"--page {host}:{port}: cannot listen there ({error.strerror}); pass another port") from None
-    return listener

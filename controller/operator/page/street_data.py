@@ -135,7 +135,6 @@ def _inside(points: Any, view: View) -> Any:
 
 
 def _map(shapes: StreetShapes) -> dict[str, Any]:
-    """The shapes of lanes and junctions."""
     return {
         "bounds": shapes.bounds,
         "lanes": {

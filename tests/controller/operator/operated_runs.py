@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,11 @@ TLS = ("SA101", "SA102", "SA103")
 def set_modes(tls, mode, author, for_s=0.0, reason=""):
     """A command as `command_of` takes it: (method of the queue, its arguments)."""
     return "set_modes", tls, mode, for_s, reason, author
+
+
+def pin(tl, version, author, for_s=0.0, then=None):
+    """A command as `command_of` takes it."""
+    return "pin_model", tl, version, for_s, then, author
 
 
 def command_of(queue, command):
@@ -78,24 +84,6 @@ def contracts(tls=TLS):
     return [policy_pb2.PolicyContract(tl=tl, signal_ids=[f"signal_{tl}"]) for tl in tls]
 
 
-@contextlib.contextmanager
-def applying(queue, loop):
-    ended = threading.Event()
-
-    def run():
-        while not ended.is_set():
-            queue.apply(loop)
-            queue.wait(0.01)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 class OperatedRun:
     """The parts of a run that an operator commands, wired as the controller wires them."""
 
@@ -112,8 +100,23 @@ class OperatedRun:
         rollouts = OpenRollouts(ledger or Path("no-ledger.jsonl"))
         self.service = OperatorService(self.state, self.queue, self.pace, self.alarms, pins, policy, None, rollouts)
 
+    @contextlib.contextmanager
     def applying(self):
-        return applying(self.queue, self.loop)
+        """Apply commands in another thread."""
+        ended = threading.Event()
+
+        def apply():
+            while not ended.is_set():
+                self.queue.apply(self.loop)
+                self.queue.wait(0.01)
+
+        with ThreadPoolExecutor(1) as pool:
+            applied = pool.submit(apply)
+            try:
+                yield
+            finally:
+                ended.set()
+        applied.result()
 
     @contextlib.contextmanager
     def served(self, tls=None):

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -13,31 +13,23 @@ from hypothesis import strategies as st
 from city.errors import InputError
 from controller.operator import command_queue, saved_modes
 from controller.operator.command_queue import author_of
-from controller.operator.errors import OperatorError, Status
+from controller.operator.control_messages import OperatorError, Status
 from signals.fallback.control_mode import OperatorMode
-from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins, command_of, contracts, set_modes
+from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins, command_of, contracts, pin, set_modes
 from tests.waiting import wait_until
 
 POLICY, HOLD, FIXED = OperatorMode.POLICY, OperatorMode.HOLD, OperatorMode.FIXED
 
 
 def submit(operated, *requests):
-    """Submit requests in order from another thread, and apply each as the loop does."""
+    """Submit requests in order, while another thread applies them as the loop does; return the errors."""
     errors = []
-
-    def run():
+    with operated.applying():
         for request in requests:
             try:
                 operated.queue.submit(command_of(operated.queue, request), 5)
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    while thread.is_alive():
-        operated.queue.wait(0.01)
-        operated.queue.apply(operated.loop)
-    thread.join()
     return errors
 
 
@@ -46,21 +38,11 @@ def everything(operated):
     return operated.loop.modes(), operated.state.commands(), operated.pace.state, queue.modes, queue.pinned
 
 
-def test_the_last_of_two_operators_counts_and_both_see_it(operated):
-    assert submit(operated, set_modes(("SA101",), FIXED, "ann"), set_modes(("SA101",), HOLD, "bob")) == []
-    assert operated.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
-    assert operated.queue.modes["SA101"].author == "bob"
-    assert [(c.number, c.author, c.value) for c in operated.state.commands()] == [
-        (1, "ann", "fixed"),
-        (2, "bob", "hold"),
-    ]
-
-
 def test_a_repeated_command_changes_and_records_nothing():
     operated = OperatedRun(pins=Pins())
     requests = [
         set_modes(("SA101",), FIXED, "ann"),
-        ("pin_model", "SA102", 3, "ann"),
+        pin("SA102", 3, "ann"),
         ("pause", "ann"),
         ("set_speed", 2.0, "ann"),
         ("step", 9.0, "ann"),
@@ -71,18 +53,6 @@ def test_a_repeated_command_changes_and_records_nothing():
         submit(operated, request)
         assert everything(operated) == before
     assert len(operated.state.commands()) == len(requests)
-
-
-def test_a_mode_ends_after_its_simulated_time(operated):
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0))
-    assert operated.queue.next_s == 30.0
-    operated.loop.now = 29.9
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "fixed"
-    operated.loop.now = 30.0
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "recovering" and operated.queue.next_s == math.inf
-    assert operated.state.commands()[-1].author == "ann (time is over)"
 
 
 def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
@@ -97,11 +67,6 @@ def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
     ]  # fmt: skip
 
 
-def test_an_unknown_alarm_cannot_be_acknowledged(operated):
-    (error,) = submit(operated, ("acknowledge", "GreenserveTLInFallback", "ann"))
-    assert error.status is Status.NOT_FOUND and operated.loop.actions == []
-
-
 def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
     (error,) = submit(operated, set_modes(("SA999",), FIXED, "ann"))
     assert isinstance(error, KeyError)
@@ -109,22 +74,16 @@ def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
 
 
 def test_commands_in_the_second_of_the_release_are_refused(operated):
-    errors = []
-
-    def command():
-        try:
-            operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 5)
-        except OperatorError as error:
-            errors.append((error.status, str(error)))
-
-    thread = threading.Thread(target=command)
-    thread.start()
-    while not operated.queue._submitted:
-        pass
-    operated.queue.close("the controller ends")
-    thread.join()
-    command()
-    assert errors == [(Status.UNAVAILABLE, "the controller ends")] * 2 and operated.loop.commands == []
+    command = command_of(operated.queue, set_modes(("SA101",), FIXED, "ann"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(operated.queue.submit, command, 5)
+        wait_until(lambda: operated.queue._submitted)
+        operated.queue.close("the controller ends")
+        for refused in (waiting.result, lambda: operated.queue.submit(command, 5)):
+            with pytest.raises(OperatorError, match="the controller ends") as error:
+                refused()
+            assert error.value.status is Status.UNAVAILABLE
+    assert operated.loop.commands == []
 
 
 def test_a_flood_of_commands_is_bounded(monkeypatch, operated):
@@ -152,9 +111,7 @@ COMMANDS = st.one_of(
         st.sampled_from([0.0, 5.0, 20.0]),
         st.sampled_from(["", "roadworks"]),
     ),
-    st.tuples(
-        st.just("pin_model"), st.sampled_from(TLS), st.sampled_from([None, 1, 2]), st.sampled_from(["ann", "bob"])
-    ),
+    st.builds(pin, st.sampled_from(TLS), st.sampled_from([None, 1, 2]), st.sampled_from(["ann", "bob"])),
     st.integers(1, 15),
 )
 """A command, or that many simulated seconds that pass."""
@@ -170,7 +127,7 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         else:
             operated.queue._submitted.append((command_of(operated.queue, command), Future()))
             match command:
-                case "pin_model", tl, version, _:
+                case "pin_model", tl, version, *_:
                     pinned[tl] = version
                 case "set_modes", tls, mode, for_s, _, _:
                     for tl in tls:
@@ -209,7 +166,7 @@ def restarted(path, now=0.0, tls=TLS, pins=None):
 
 def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
     for_both = set_modes(("SA101", "SA102"), FIXED, "ann", 60.0)
-    run_before(path, for_both, set_modes(("SA102",), HOLD, "bob"), ("pin_model", "SA103", 7, "bob"), now=100.0)
+    run_before(path, for_both, set_modes(("SA102",), HOLD, "bob"), pin("SA103", 7, "bob"), now=100.0)
     again = restarted(path, 130.0, pins=Pins())
     assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}
     assert again.pins.pinned == {"SA103": 7} and again.queue.next_s == 160.0
@@ -227,18 +184,6 @@ def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
     ]
 
 
-def test_settings_of_one_command_are_one_line():
-    operated = OperatedRun(
-        loop=Loop([f"TL{k}" for k in range(1000)]), run_contracts=contracts([f"TL{k}" for k in range(1000)])
-    )
-    operated.queue.set_modes(operated.state.tls, FIXED, 0.0, "", "ann", operated.loop)
-    operated.loop.now = 5.0
-    operated.queue.set_modes(["TL3"], FIXED, 0.0, "", "bob", operated.loop)
-    newest, all_others = operated.service.settings()
-    assert newest["text"] == "TL3: fixed, by bob"
-    assert all_others["text"].endswith(", TL9, TL10 and 989 more: fixed, by ann")
-
-
 @pytest.mark.parametrize(
     ("begin_s", "now", "mode", "until_s"),
     [
@@ -252,35 +197,40 @@ def test_a_mode_is_restored_for_its_time(path, begin_s, now, mode, until_s):
     assert again.loop.modes()["SA101"] == mode and again.queue.next_s == until_s
 
 
-def test_a_command_that_is_applied_after_its_deadline_is_saved(path):
-    operated = OperatedRun(path)
-    with pytest.raises(OperatorError, match="is applied after the step in progress"):
-        operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann", 30.0)), 0.0)
-    assert not path.exists()
-    operated.queue.apply(operated.loop)
-    wait_until(path.exists)
-    assert [*json.loads(path.read_text())["modes"]] == ["SA101"]
-    operated.loop.now = 30.0
-    operated.queue.apply(operated.loop)
-    wait_until(lambda: json.loads(path.read_text())["modes"] == {})
+def test_without_an_author_who_waits_commands_and_the_end_of_a_mode_are_saved_and_logged(path):
+    operated, log = OperatedRun(path), path.with_suffix(".jsonl")
+    fixed = set_modes(("SA101",), FIXED, "ann", 30.0)
+    for count, (now, command, modes) in enumerate(
+        ((0.0, fixed, ["SA101"]), (1.0, ("pause", "ann"), ["SA101"]), (30.0, None, [])), 1
+    ):
+        if command is not None:
+            with pytest.raises(OperatorError, match="is applied after the step in progress"):
+                operated.queue.submit(command_of(operated.queue, command), 0.0)
+        operated.loop.now = now
+        operated.queue.apply(operated.loop)
+        wait_until(lambda count=count: log.exists() and log.read_text().count("\n") == count)
+        assert [*json.loads(path.read_text())["modes"]] == modes
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(each["action"], each["author"]) for each in logged] == [
+        ("set-mode", "ann"), ("pause", "ann"), ("set-mode", "ann (time is over)"),
+    ]  # fmt: skip
 
 
 def test_an_author_is_answered_after_the_file_is_written(path):
-    operated, writing, may_write = OperatedRun(path), threading.Event(), threading.Event()
+    operated, may_write = OperatedRun(path), threading.Event()
     write = operated.saved.write
-    operated.saved.write = lambda saved: writing.set() or (may_write.wait(5) and write(saved))
-    command = threading.Thread(
-        target=operated.queue.submit, args=(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 5)
-    )
-    command.start()
-    operated.queue.wait(5)
-    operated.queue.apply(operated.loop)
-    assert writing.wait(5)
-    command.join(0.1)
-    assert command.is_alive() and not path.exists()
-    may_write.set()
-    command.join(5)
-    assert not command.is_alive() and path.exists()
+    operated.saved.write = lambda saved: may_write.wait(5) and write(saved)
+    with ThreadPoolExecutor(1) as pool:
+        command = command_of(operated.queue, set_modes(("SA101",), FIXED, "ann"))
+        answered = pool.submit(operated.queue.submit, command, 5)
+        operated.queue.wait(5)
+        operated.queue.apply(operated.loop)
+        with pytest.raises(TimeoutError):
+            answered.result(0.1)
+        assert not path.exists()
+        may_write.set()
+        answered.result(5)
+    assert path.exists()
 
 
 def test_commands_for_all_of_ten_thousand_tls_take_linear_time():
@@ -299,64 +249,43 @@ def test_a_run_without_commands_writes_no_file(path):
     assert [each.suffix for each in path.parent.iterdir()] == [".lock"]
 
 
-def test_what_was_taken_back_does_not_come_back(path):
-    set_before = set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA101", 2, "ann")
-    run_before(path, *set_before, set_modes(("SA101",), POLICY, "bob"), ("pin_model", "SA101", None, "bob"))
-    again = restarted(path, pins=Pins())
-    assert again.loop.commands == [] and again.queue.modes == {} and again.pins.pinned == {}
+LEASED = pin("SA101", 4, "rollout r1 (ann)", 60.0, 3)
 
 
-LEASED = ("lease_pin", "SA101", 4, 60.0, 3, "rollout r1 (ann)")
+def pinned_at(operated, wall_s, *requests):
+    """What is pinned at a wall time, after the requests."""
+    operated.wall_s = wall_s
+    submit(operated, *requests)
+    operated.queue.apply(operated.loop)
+    return operated.pins.pinned["SA101"], operated.service.tl_states(["SA101"])[0].pinned_for_s
 
 
 def test_a_pin_that_nobody_renews_ends_with_the_version_before(caplog):
     operated = OperatedRun(pins=Pins())
-    submit(operated, ("pin_model", "SA101", 3, "rollout r1 (ann)"), LEASED)
-    assert operated.pins.pinned == {"SA101": 4} and operated.service.tl_states(["SA101"])[0].pinned_for_s == 60.0
-    operated.wall_s = 59.9
-    operated.queue.apply(operated.loop)
-    assert operated.pins.pinned == {"SA101": 4}
-    operated.wall_s = 60.0
-    operated.queue.apply(operated.loop)
-    assert operated.pins.pinned == {"SA101": 3} and operated.service.tl_states(["SA101"])[0].pinned_for_s == 0.0
-    assert operated.state.commands()[-1].author == "rollout r1 (ann), who has not renewed it"
+    assert pinned_at(operated, 0.0, pin("SA101", 3, "rollout r1 (ann)"), LEASED) == (4, 60.0)
+    assert pinned_at(operated, 59.75) == (4, 0.25)
+    assert pinned_at(operated, 60.0) == pinned_at(operated, 1e6) == (3, 0.0)
     assert "rollout r1 (ann), who has not renewed it: pin SA101 3" in caplog.text
-    operated.wall_s = 1e6
-    operated.queue.apply(operated.loop)
-    assert operated.pins.pinned == {"SA101": 3}
 
 
-def test_a_renewed_pin_stays_and_is_no_new_command():
+def test_a_renewed_pin_stays_and_is_no_new_command_until_it_is_pinned_without_an_end():
     operated = OperatedRun(pins=Pins())
-    submit(operated, LEASED)
-    operated.wall_s = 50.0
-    submit(operated, LEASED)
-    operated.wall_s = 100.0
-    operated.queue.apply(operated.loop)
-    assert operated.pins.pinned == {"SA101": 4} and len(operated.state.commands()) == 1
-    submit(operated, ("pin_model", "SA101", 4, "rollout r1 (ann)"))
-    operated.wall_s = 1e6
-    operated.queue.apply(operated.loop)
-    assert operated.pins.pinned == {"SA101": 4}, "without an end"
-
-
-def test_an_operators_pin_ends_a_lease():
-    operated = OperatedRun(pins=Pins())
-    submit(operated, LEASED, ("pin_model", "SA101", None, "bob"))
-    operated.wall_s = 1e6
-    operated.queue.apply(operated.loop)
-    assert operated.queue.pinned == {}
+    assert pinned_at(operated, 0.0, LEASED) == (4, 60.0)
+    assert pinned_at(operated, 50.0, LEASED) == (4, 60.0)
+    assert pinned_at(operated, 100.0) == (4, 10.0) and len(operated.state.commands()) == 1
+    assert pinned_at(operated, 100.0, pin("SA101", 4, "rollout r1 (ann)")) == pinned_at(operated, 1e6) == (4, 0.0)
+    assert pinned_at(operated, 1e6, LEASED, pin("SA101", None, "bob")) == pinned_at(operated, 2e6) == (None, 0.0)
 
 
 @pytest.mark.parametrize("then", [3, None])
 def test_a_restart_begins_with_the_version_after_a_lease(path, then):
-    run_before(path, (*LEASED[:4], then, "ann"), ("pin_model", "SA102", 2, "ann"))
+    run_before(path, pin("SA101", 4, "ann", 60.0, then), pin("SA102", 2, "ann"))
     kept = {} if then is None else {"SA101": then}
     assert restarted(path, pins=Pins()).pins.pinned == {**kept, "SA102": 2}
 
 
 def test_tls_that_a_run_does_not_control_keep_their_modes(path):
-    run_before(path, set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA103", 2, "ann"))
+    run_before(path, set_modes(("SA101",), FIXED, "ann"), pin("SA103", 2, "ann"))
     other = restarted(path, tls=("SA102",))
     submit(other, set_modes(("SA102",), HOLD, "bob"))
     other.saved.close()
@@ -366,7 +295,7 @@ def test_tls_that_a_run_does_not_control_keep_their_modes(path):
 
 
 def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(path, caplog):
-    run_before(path, ("pin_model", "SA101", 2, "ann"))
+    run_before(path, pin("SA101", 2, "ann"))
     pins = Pins()
     pins.refusal = InputError("serves no version 2 of SA101")
     assert restarted(path, pins=pins).queue.pinned == {} and pins.pinned == {}
@@ -418,25 +347,6 @@ def test_a_log_that_cannot_be_read_stops_nothing(path, caplog):
     submit(operated, set_modes(("SA101",), FIXED, "ann"))
     assert operated.loop.modes()["SA101"] == "fixed" and operated.state.commands()[0].target == "SA101"
     assert caplog.text.count("the log of earlier commands cannot be read") == 1
-
-
-def test_a_command_that_changes_no_mode_is_logged_after_its_authors_deadline(path):
-    operated = OperatedRun(path)
-    with pytest.raises(OperatorError, match="is applied after the step in progress"):
-        operated.queue.submit(command_of(operated.queue, ("pause", "ann")), 0.0)
-    operated.queue.apply(operated.loop)
-    wait_until(path.with_suffix(".jsonl").exists)
-    wait_until(lambda: '"action": "pause"' in path.with_suffix(".jsonl").read_text())
-
-
-def test_the_end_of_a_modes_time_is_logged_though_no_author_waits(path):
-    operated = OperatedRun(path)
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0))
-    operated.loop.now = 30.0
-    operated.queue.apply(operated.loop)
-    log = path.with_suffix(".jsonl")
-    wait_until(lambda: log.read_text().count("\n") == 2)
-    assert json.loads(log.read_text().splitlines()[1])["author"] == "ann (time is over)"
 
 
 def test_two_controllers_of_one_file_do_not_share_it(path, caplog):

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,32 +18,13 @@ from tests.controller.operator.operated_runs import Loop, command_of, contracts,
 from tests.sample_city import write_city
 
 
-class Recorder(SimpleNamespace):
-    """A loop, health and connection that count."""
-
-    def __init__(self):
-        super().__init__(beats=0, kept_alive=[], renewed=0, error=None)
-        self.loop = Loop()
-        self.loop.renew_readings = self.renew
-
-    def beat(self):
-        self.beats += 1
-
-    def renew(self):
-        self.renewed += 1
-
-    def keep_alive(self):
-        self.kept_alive.append(time.monotonic())
-        if self.error is not None:
-            raise self.error
-
-    def check_open(self):
-        pass
-
-
 @pytest.fixture
 def recorder():
-    return Recorder()
+    """Health and connection of a run, which count their calls, and its loop."""
+    made = Mock(loop=Loop(), kept_alive=[])
+    made.loop.renew_readings = made.renew
+    made.keep_alive.side_effect = lambda: made.kept_alive.append(time.monotonic())
+    return made
 
 
 @pytest.fixture
@@ -60,79 +41,69 @@ def interface_of(recorder, tmp_path):
         def make(*flags, watchdog_s=10):
             city = write_city(tmp_path, ("[controller]\n", f"[controller]\nwatchdog_s = {watchdog_s}\n"))
             config = parse(["--city", city, "--policy", "max-pressure", *flags])
-            alarms = SimpleNamespace(note_pace=lambda state: None)
             metrics = ControllerMetrics(CollectorRegistry())
-            made = OperatorInterface(config, contracts(), None, alarms, metrics, recorder, None)
+            made = OperatorInterface(config, contracts(), None, Mock(), metrics, recorder, None)
             closing.callback(made.close)
             return made
 
         yield make
 
 
-@pytest.fixture
-def paused(interface_of):
-    made = interface_of()
-    made.pace.pause()
-    return made
+def submit(interface, *requests, after_s=0.0):
+    """Submit requests in another thread."""
 
-
-def submitted(interface, *requests, after_s=0.0):
     def run():
-        time.sleep(after_s)
         for request in requests:
             interface.queue.submit(command_of(interface.queue, request), 10)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+    threading.Timer(after_s, run).start()
 
 
 def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, interface_of):
     assert interface_of().before_step(recorder.loop, 500.0, recorder, stop) == 500.0
-    assert (recorder.beats, recorder.kept_alive, recorder.renewed) == (0, [], 0)
+    assert recorder.method_calls == []
 
 
 def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, interface_of):
     interface = interface_of(watchdog_s=1)
     interface.pace.pause()
-    thread = submitted(interface, ("resume", "ann"), after_s=1.5)
+    submit(interface, ("resume", "ann"), after_s=1.0)
     interface.before_step(recorder.loop, 500.0, recorder, stop)
-    thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
-    assert len(gaps) >= 2 and max(gaps) < 0.9 and recorder.beats >= 5
-    assert recorder.renewed == 1
+    assert gaps and max(gaps) < 0.9 and recorder.beat.call_count >= 3
+    recorder.renew.assert_called_once_with()
 
 
-def test_commands_are_applied_while_the_run_is_paused(recorder, stop, paused):
-    thread = submitted(
-        paused, ("pause", "bob"), set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0), ("step", 7.0, "ann")
-    )
-    assert paused.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
-    thread.join()
+def test_commands_are_applied_while_the_run_is_paused(recorder, stop, interface_of):
+    interface = interface_of()
+    interface.pace.pause()
+    requests = ("pause", "bob"), set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0), ("step", 7.0, "ann")
+    submit(interface, *requests)
+    assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
     assert recorder.loop.modes()["SA101"] == "fixed"
 
 
 def test_a_step_ends_where_an_operators_mode_ends(recorder, stop, interface_of):
     interface = interface_of()
-    thread = submitted(interface, set_modes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
+    submit(interface, set_modes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
     end_s = 500.0
     while end_s == 500.0:
         end_s = interface.before_step(recorder.loop, 500.0, recorder, stop)
-    thread.join()
     assert end_s == 40.0
 
 
-def test_a_stop_request_ends_the_wait(recorder, stop, paused):
+def test_a_stop_request_ends_the_wait(recorder, stop, interface_of):
+    interface = interface_of()
+    interface.pace.pause()
     threading.Timer(0.3, stop.request).start()
     begin_s = time.monotonic()
-    paused.before_step(recorder.loop, 500.0, recorder, stop)
+    interface.before_step(recorder.loop, 500.0, recorder, stop)
     assert 0.2 < time.monotonic() - begin_s < 5
 
 
 def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, interface_of):
-    interface = interface_of(watchdog_s=1)
+    interface, recorder.keep_alive.side_effect = interface_of(watchdog_s=1), SumoConnectionLost("the guard has ended")
     interface.pace.pause()
-    recorder.error = SumoConnectionLost("the guard has ended")
     with pytest.raises(SumoConnectionLost):
         interface.before_step(recorder.loop, 500.0, recorder, stop)
 

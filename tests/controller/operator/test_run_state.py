@@ -1,5 +1,6 @@
 """The state of a run as readers in other threads see it, and the history that a page needs."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -61,6 +62,13 @@ def test_a_command_is_seen_before_the_event_of_its_step(state):
     state.follow(OperatorCommand("SA101", OperatorMode.FIXED, "ann", ControlMode.POLICY, ControlMode.FIXED), 30.0)
     state.note(30.0, "set-mode", "SA101", "fixed", "ann")
     assert state.state("SA101").mode == "fixed" and state.watchers.sequence > before
+
+
+def test_a_wait_for_news_ends_with_them_or_with_its_time(state):
+    state.note(1.0, "pause", "", "", "ann")
+    assert state.watchers.wait_after(0, 60.0) == 1
+    begin_s = time.monotonic()
+    assert state.watchers.wait_after(1, 0.05) == 1 and time.monotonic() - begin_s > 0.04
 
 
 def test_modes_hold_since_the_second_at_which_the_run_begins(state):

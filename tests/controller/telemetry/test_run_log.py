@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from controller.decision_step import RunCounters
 from controller.events import OperatorCommand
 from controller.policies.served_contracts import ContractChanged
-from controller.run_counters import RunCounters
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
@@ -38,7 +38,8 @@ def metrics():
 @pytest.fixture
 def run_log(metrics, caplog):
     caplog.set_level(logging.DEBUG, "controller")
-    return RunLog(metrics, TLS, {})
+    groups = (MovementGroup("northbound left", "northbound", "left", 0.0, (3,)),)
+    return RunLog(metrics, TLS, {"B0": MovementNames(groups)})
 
 
 def lines(caplog, level=logging.INFO):
@@ -61,19 +62,8 @@ def test_outage_writes_one_line_per_kind_of_mode_change(run_log, metrics, caplog
     assert levels == ["WARNING", "WARNING", "INFO"]
     mode = {tl: metrics.registry.get_sample_value("controller_mode", {"tl": tl}) for tl in TLS}
     assert [mode[tl] for tl in (TLS[24], TLS[26], TLS[27], TLS[29])] == [1, 2, 0, 0]
-
-
-def test_tls_are_counted_by_mode(run_log, metrics):
-    run_log.add(event(60.0, [decision(tl, "late", ControlMode.POLICY, ControlMode.HOLD) for tl in TLS[:2]]))
-    run_log.add(event(75.0, [decision(TLS[1], "late", ControlMode.HOLD, ControlMode.FALLBACK)]))
-    count = {
-        each: metrics.registry.get_sample_value("controller_tls", {"mode": each.name.lower()}) for each in ControlMode
-    }
-    assert count == dict.fromkeys(ControlMode, 0) | {
-        ControlMode.POLICY: 28,
-        ControlMode.HOLD: 1,
-        ControlMode.FALLBACK: 1,
-    }
+    count = {each: metrics.registry.get_sample_value("controller_tls", {"mode": each}) for each in ("hold", "fallback")}
+    assert count == {"hold": 23, "fallback": 2}
 
 
 def test_unexpected_states_are_counted_by_signal(run_log, metrics):
@@ -104,27 +94,20 @@ def test_rejected_commands_are_counted_and_logged(run_log, metrics, caplog):
 
 
 def test_overrides_and_missing_answers_are_logged_at_debug_level_only(run_log, metrics, caplog):
-    override = Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr")
+    overrides = [Override(signal, OverrideReason.MIN_GREEN, "rrrG", "GgGr") for signal in ("A0", "B0")]
     failures = "DeadlineExceeded: late", "SomethingNew: odd"
-    run_log.add(event(61.0, [decision("SA101", failure) for failure in failures], [override]))
+    run_log.add(event(61.0, [decision("SA101", failure) for failure in failures], overrides))
     assert lines(caplog) == []
     assert lines(caplog, logging.DEBUG)[:3] == [
         "SA101 at 61: DeadlineExceeded: late",
         "SA101 at 61: SomethingNew: odd",
         "A0 at 61: requested rrrG, permitted GgGr: a green has not reached its min green (min_green)",
     ]
+    assert "B0 at 61: requested rrrG (northbound left), permitted GgGr: " in lines(caplog, logging.DEBUG)[3]
     value = metrics.registry.get_sample_value
-    assert value("controller_safety_overrides_total", {"reason": "min_green"}) == 1
+    assert value("controller_safety_overrides_total", {"reason": "min_green"}) == 2
     for reason in ("deadline", "other"):
         assert value("controller_missing_answers_total", {"tl": "SA101", "reason": reason}) == 1
-
-
-def test_overrides_at_debug_level_have_the_names_of_movements(metrics, caplog):
-    caplog.set_level(logging.DEBUG, "controller")
-    groups = (MovementGroup("northbound left", "northbound", "left", 0.0, (3,)),)
-    override = Override("A0", OverrideReason.MIN_GREEN, "rrrG", "?")
-    RunLog(metrics, TLS, {"A0": MovementNames(groups)}).add(event(61.0, [], [override]))
-    assert "requested rrrG (northbound left), permitted ?: " in lines(caplog, logging.DEBUG)[0]
 
 
 def test_every_class_of_a_missing_answer_has_its_own_label():
@@ -142,11 +125,8 @@ def test_each_decision_step_is_one_sentence_at_debug_level(run_log, metrics, cap
     value = metrics.registry.get_sample_value
     assert value("controller_deadline_misses_total") == value("controller_decision_steps_total") == 1
     assert value("controller_decisions_total") == 2
-    stages = {
-        stage: value("controller_stage_seconds_sum", {"stage": stage})
-        for stage in ("sumo", "observe", "inference", "apply")
-    }
-    assert stages == {"sumo": 0.004, "observe": 0.0002, "inference": 0.0015, "apply": 0.0003}
+    for stage, seconds in (("sumo", 0.004), ("observe", 0.0002), ("inference", 0.0015), ("apply", 0.0003)):
+        assert value("controller_stage_seconds_sum", {"stage": stage}) == seconds
     caplog.clear()
     run_log.add(event(36.0))
     assert lines(caplog, logging.DEBUG) == [], "nothing was due"
@@ -167,18 +147,14 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
 
 
 @pytest.mark.parametrize("reason", list(OverrideReason))
-def test_overruled_policy_has_a_remedy_that_fits_the_reason(metrics, caplog, reason):
+def test_overruled_policy_has_a_remedy_that_fits_the_reason_and_max_pressure_none(metrics, caplog, reason):
     counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
     counters.overruled_reason["SA101"] = reason
+    RunLog(metrics, TLS, {}).summary(run_of(counters, has_policy=False))
+    assert not lines(caplog, logging.WARNING)
     RunLog(metrics, TLS, {}).summary(run_of(counters))
     expected = {"max_red": "max_red_s", "max_green": "max_green_s", "conflict": "its greens", "malformed": "its greens"}
     assert expected.get(reason, "times to train with") in lines(caplog, logging.WARNING)[0]
-
-
-def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
-    counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
-    RunLog(metrics, TLS, {}).summary(run_of(counters, has_policy=False))
-    assert not lines(caplog, logging.WARNING)
 
 
 def test_overruled_tl_is_reported_once_a_run_in_a_line_that_fits(metrics, caplog):

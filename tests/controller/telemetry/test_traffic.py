@@ -40,12 +40,6 @@ def test_stopped_delay_is_the_queue_over_time(meter):
     assert samples(meter)["controller_stopped_delay_vehicle_seconds_total"] == 4 * 5 + 2 * 5
 
 
-def test_no_delay_is_shown_of_a_tl_that_is_read_minutes_apart(meter):
-    for now in (0.0, 450.0, 900.0):
-        meter.add(event(now, [decision("SA101")], readings=readings(9, 4, 0, 0, 0)))
-    assert samples(meter) == {"controller_queue_vehicles": 4}
-
-
 def test_green_share_is_the_mean_over_links_and_time(meter):
     meter.add(event(30.0, states=[(0.0, 30.0, ["GgGr"])]))
     assert samples(meter) == {"controller_green_share": pytest.approx(0.75)}
@@ -78,8 +72,9 @@ def test_recent_traffic_is_that_of_fifteen_minutes(meter):
     assert (recent.mean_vehicles, recent.mean_halting, recent.delay_s) == (20, 1, recent.span_s)
 
 
-def test_recent_traffic_of_a_tl_that_is_read_minutes_apart_is_unknown(meter):
+def test_delay_and_recent_traffic_of_a_tl_that_is_read_minutes_apart_are_unknown(meter):
     for now in (0.0, 450.0, 900.0):
         meter.add(event(now, [decision("SA101")], readings=readings(9, 4, 0, 0, 0)))
     recent = meter.recent()
+    assert samples(meter) == {"controller_queue_vehicles": 4}
     assert recent.halting == 4 and np.isnan([*recent.delay_s, recent.mean_halting]).all()

@@ -3,8 +3,7 @@
 import pytest
 
 from controller.events import OperatorAction
-from controller.operator.page.panels import TlHistory, tl_panel
-from controller.operator.page.watched_tl import WatchedTl
+from controller.operator.page.panels import TlHistory, WatchedTl, tl_panel
 from controller.operator.run_state import RunState
 from controller.operator.tl_layout import TlLayout
 from signals.fallback.control_mode import OperatorMode

@@ -1,7 +1,6 @@
 """A page of the sample city without SUMO: events are made by hand, commands go to a real command queue."""
 
 import asyncio
-import contextlib
 import json
 import socket
 from pathlib import Path
@@ -11,12 +10,13 @@ import numpy as np
 
 from benchmarks.page_frame import decode
 from city import street_shapes
+from controller.control_address import listen
 from controller.operator import operator_token
 from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.exports import Exports
 from controller.operator.page.frames import Vehicles
 from controller.operator.page.server import PageServer
-from controller.operator.page.site import Site, listen
+from controller.operator.page.site import Site
 from controller.operator.page.street_data import StreetData
 from controller.operator.tl_layout import TlLayout
 from controller.policies.no_policies import contracts_of_city
@@ -40,7 +40,7 @@ class Page(OperatedRun):
         self.layout = TlLayout(self.contracts, tuple(lanes))
         self.street = StreetData(self.layout, street, street_shapes.read(street.net_file), "grid")
         self.collector = Collector(self.street)
-        site = Site(listen("127.0.0.1", 0), self.street, operator_token.new_token())
+        site = Site(listen("127.0.0.1", 0, "--page"), self.street, operator_token.new_token())
         self.traffic = TrafficMeter(self.contracts, street)
         self.traffic.track(self.layout.lanes)
         self.earlier: dict[int, dict] = {}
@@ -85,12 +85,18 @@ class Page(OperatedRun):
 class Browser:
     """A watcher that asks for frames as the page does."""
 
-    def __init__(self, url, **headers):
-        """Connect. Raises aiohttp.WSServerHandshakeError."""
+    def __init__(self, url, is_slow=False, **headers):
+        """Connect. `is_slow`: over a line with a small buffer. Raises aiohttp.WSServerHandshakeError."""
         self._runner = asyncio.Runner()
 
+        def small_socket(address):
+            made = socket.socket(*address[:3])
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            return made
+
         async def connect():
-            self._session = aiohttp.ClientSession()
+            factory = dict(socket_factory=small_socket) if is_slow else {}
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**factory))
             try:
                 return await self._session.ws_connect(f"{url}/live", headers={"Origin": url, **headers})
             except BaseException:
@@ -144,48 +150,3 @@ def fetch(url, method="GET", data=None, **headers):
             return response.status, response.headers, await response.read()
 
     return asyncio.run(work())
-
-
-class SlowLine:
-    """A watcher at the other end of a line with a small buffer, read when the test wants; it asks in plain WebSocket
-    messages."""
-
-    def __init__(self, page):
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.connect(("127.0.0.1", page.port))
-        self._socket.sendall(
-            f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
-        )
-        assert b" 101 " in self._socket.recv(1000)
-
-    def ask(self, view=VIEW):
-        text = json.dumps({"view": view, "tl": None}).encode()
-        self._socket.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
-
-    def wait(self):
-        """Wait until the answer begins to arrive; read nothing."""
-        assert self._socket.recv(1, socket.MSG_PEEK)
-
-    def frame(self):
-        """Read a frame."""
-        head = self._read(2)
-        more = {126: 2, 127: 8}.get(head[1], 0)
-        return decode(self._read(int.from_bytes(self._read(more)) if more else head[1]))
-
-    def _read(self, size):
-        content = b""
-        while len(content) < size:
-            part = self._socket.recv(size - len(content))
-            assert part, "the server has ended the connection"
-            content += part
-        return content
-
-    def end(self):
-        """End the connection."""
-        with contextlib.suppress(OSError):  # the server has ended it
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        self._socket.close()

@@ -52,15 +52,11 @@ def collector(source, uncontrolled=(), known=None, view=WATCHED):
     return made
 
 
-def test_nothing_is_read_while_nobody_watches():
+def test_the_circle_around_the_nearest_junction_covers_the_view_while_somebody_watches():
     source = Source()
-    assert not collector(source, [0.0], view=None).collect(source, 1.0)
-    assert source.requests == source.signals == []
-
-
-def test_the_circle_around_the_nearest_junction_covers_the_view():
-    source = Source()
-    reading = collector(source, view=(80, -30, 140, 50))
+    reading = collector(source, view=None)
+    assert not reading.collect(source, 1.0)
+    reading.wanted_view = (80, -30, 140, 50)
     assert reading.collect(source, 1.0)
     assert source.requests == [("K", pytest.approx(np.hypot(40, 50)))]
     assert float(reading.collected.vehicles.speed_mps[0]) == 5.0
@@ -111,11 +107,13 @@ def test_reading_takes_at_most_its_share_of_the_wall_time(uncontrolled, took_s):
 def test_a_second_is_read_again_only_for_another_view():
     source = Source()
     reading = collector(source)
-    assert reading.collect(source, 1.0)
-    source.now += 10
-    assert not reading.collect(source, 1.0)
-    reading.wanted_view = (0, 0, 20, 10)
-    assert reading.collect(source, 1.0)
-    assert not reading.collect(source, 2.0)  # too early
-    source.now += MIN_INTERVAL_S
-    assert reading.collect(source, 2.0)
+    for waited_s, view, second, is_read in (
+        (0, WATCHED, 1.0, True),
+        (10, WATCHED, 1.0, False),
+        (0, (0, 0, 20, 10), 1.0, True),
+        (0, (0, 0, 20, 10), 2.0, False),  # too early
+        (MIN_INTERVAL_S, (0, 0, 20, 10), 2.0, True),
+    ):
+        source.now += waited_s
+        reading.wanted_view = view
+        assert reading.collect(source, second) == is_read

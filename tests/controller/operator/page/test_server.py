@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import sys
-import threading
 import time
 
 import aiohttp
@@ -17,16 +16,16 @@ from aiohttp import WSCloseCode
 
 from benchmarks.page_frame import decode
 from city.errors import InputError
+from controller.control_address import listen
 from controller.operator import operator_interface
 from controller.operator.page import frame_server
 from controller.operator.page import server as server_module
 from controller.operator.page.frame_server import MalformedRequest, parse_request
-from controller.operator.page.site import listen
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.signal_safety import Override
 from tests.controller.decision_events import event
-from tests.controller.operator.page.pages import VIEW, Browser, Page, SlowLine, fetch
+from tests.controller.operator.page.pages import VIEW, Browser, Page, fetch
 from tests.waiting import wait_until
 
 NOBODY_S = 0.4
@@ -96,15 +95,22 @@ def test_only_what_is_in_view_is_sent(page, browser):
     assert len(near.vehicles.x) < 100 == len(all_of_it.vehicles.x)
 
 
-def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page, browser):
+def test_a_watcher_has_one_frame_in_flight_skips_steps_and_is_woken_only_if_it_waits(page, browser, monkeypatch):
+    woken, wake = [], page.server._woken
+    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.state.newest.event.at_s) or wake())
     page.step(1)
     first = browser.frame()
     for second in range(2, 12):  # the watcher draws meanwhile
         page.step(second)
     with pytest.raises(TimeoutError):
         browser.receive(NOBODY_S)
+    assert woken == []
     second = browser.frame()
     assert second.sequence == first.sequence + 10 and second.at_s == 11
+    browser.ask()
+    wait_until(lambda: page.server._awaiting)
+    page.step(12)
+    assert browser.receive().at_s == 12 and woken == [12]
 
 
 def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street):
@@ -125,38 +131,16 @@ def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street
         page.close()
 
 
-def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, browser, monkeypatch):
-    woken, wake = [], page.server._woken
-    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.state.newest.event.at_s) or wake())
-    page.step(1)
-    browser.frame()
-    for second in range(2, 7):  # the browser draws
-        page.step(second)
-    time.sleep(0.1)
-    assert woken == []
-    assert browser.frame().at_s == 6
-    browser.ask()
-    wait_until(lambda: page.server._awaiting)
-    page.step(7)
-    assert browser.receive().at_s == 7 and woken == [7]
-
-
-def test_two_frames_of_a_watcher_are_an_interval_apart(page, browser, monkeypatch):
+def test_frames_are_an_interval_apart_and_without_news_a_second(page, browser, monkeypatch):
     monkeypatch.setattr(server_module, "MIN_FRAME_INTERVAL_S", 0.5)
     page.step(1.0)
     browser.frame()
     begin_s = time.monotonic()
     page.step(2.0)
     browser.frame()
-    assert time.monotonic() - begin_s > 0.4
-
-
-def test_without_news_a_watcher_gets_a_frame_each_second(page, browser):
-    page.step(1)
-    browser.frame()
-    begin_s = time.monotonic()
+    middle_s = time.monotonic()
     frame = browser.frame()
-    assert 0.5 < time.monotonic() - begin_s < 4
+    assert 0.4 < middle_s - begin_s < 0.9 < time.monotonic() - middle_s < 4
     assert frame.states == {} and frame.vehicles is None and frame.queues is None
 
 
@@ -180,16 +164,6 @@ def test_a_watcher_that_is_silent_does_not_want_vehicles(page, browser, monkeypa
     assert page.collector.wanted_view is None
 
 
-def test_a_hundred_watchers_see_each_step(page):
-    with contextlib.ExitStack() as closing:
-        browsers = [closing.enter_context(Browser(page.url)) for _ in range(100)]
-        for second in (1, 2):
-            page.step(second)
-            for browser in browsers:
-                browser.ask()
-            assert {browser.receive(30).at_s for browser in browsers} == {second}
-
-
 def test_watchers_beyond_the_limit_are_refused(page, browser, monkeypatch):
     monkeypatch.setattr(frame_server, "MAX_WATCHERS", 1)
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
@@ -198,40 +172,35 @@ def test_watchers_beyond_the_limit_are_refused(page, browser, monkeypatch):
 
 
 def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, browser, monkeypatch):
-    monkeypatch.setattr(frame_server, "SEND_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(frame_server, "SEND_TIMEOUT_S", 1.0)
     page.collect(1_000_000)  # 6 MB: more than the buffers between the two hold
-    stuck = SlowLine(page)
-    stuck.ask()
-    wait_until(lambda: page.collector.wanted_view == VIEW)
-    begin_s = time.monotonic()
-    browser.frame(view=CORNER)
-    page.step(1)
-    browser.frame(view=CORNER)
-    assert time.monotonic() - begin_s < 2
-    wait_until(lambda: len(page.server.watchers) == 1, 10)
-    stuck.end()
-    stuck.close()
+    with Browser(page.url, is_slow=True) as stuck:
+        stuck.ask()
+        wait_until(lambda: page.collector.wanted_view == VIEW)
+        begin_s = time.monotonic()
+        browser.frame(view=CORNER)
+        page.step(1)
+        browser.frame(view=CORNER)
+        assert time.monotonic() - begin_s < 1
+        wait_until(lambda: len(page.server.watchers) == 1, 10)
 
 
 def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page, browser):
     page.collect(100_000)  # 600 kB a frame
-    slow, waits, seen = SlowLine(page), [], []
-    slow.ask()
-    slow.wait()
-    browser.frame(view=CORNER)
-    for second in range(1, 16):
-        begin_s = time.monotonic()
-        page.collect(100_000)
-        page.step(second)
-        waits.append((browser.frame(view=CORNER).at_s == second, time.monotonic() - begin_s))
-        if second % 5 == 0:
-            seen.append(slow.frame().at_s)
-            slow.ask()
-            slow.wait()
-    slow.end()
-    slow.close()
+    waits, ages, asked_s = [], [], 0
+    with Browser(page.url, is_slow=True) as slow:
+        slow.ask()
+        for second in range(16):
+            begin_s = time.monotonic()
+            page.collect(100_000)
+            page.step(second)
+            waits.append((browser.frame(view=CORNER).at_s == second, time.monotonic() - begin_s))
+            if second % 5 == 4:
+                ages.append(slow.receive().at_s - asked_s)
+                slow.ask()
+                asked_s = second
     assert all(is_newest and waited_s < 1 for is_newest, waited_s in waits)
-    assert seen == [0, 5, 10]
+    assert all(age in (0, 1) for age in ages), "of the second in which it asks, or of the next step"
 
 
 def watched_by(page, count, seconds, request_of):
@@ -264,7 +233,6 @@ def watched_by(page, count, seconds, request_of):
     return asyncio.run(run())
 
 
-# a hundred watchers of single steps, above, are tested in every run
 @pytest.mark.slow
 def test_a_hundred_watchers_get_new_frames_within_two_seconds(page):
     for second in range(1, 100):
@@ -275,7 +243,7 @@ def test_a_hundred_watchers_get_new_frames_within_two_seconds(page):
 
 
 def test_watchers_that_share_frames_get_each_band_of_a_signal_once(page):
-    received = watched_by(page, 20, 2.0, lambda k, n, tls: {"tl": tls[0]})
+    received = watched_by(page, 20, 1.2, lambda k, n, tls: {"tl": tls[0]})
     for frames in received:
         bands = [tuple(band) for frame in frames if frame.panel for band in frame.panel.get("tl", {}).get("band", ())]
         assert len(bands) >= 3 and bands == sorted(set(bands)) and frames[0].panel["tl"]["is_first"]
@@ -289,14 +257,14 @@ def test_watchers_that_ask_for_everything_again_and_again_do_not_delay_others(pa
     for second in range(1, 400):
         page.step(second, "rG"[second % 2], decisions=[page.decided(tl) for tl in page.layout.contracts])
     fresh = lambda k, n, tls: {"tl": tls[k % len(tls)], "fresh": True} if k else {"tl": None}  # noqa: E731
-    received = watched_by(page, 11, 2.5, fresh)
-    assert len(received[0]) >= 8
+    received = watched_by(page, 11, 1.5, fresh)
+    assert len(received[0]) >= 6, len(received[0])
 
 
 def test_a_watcher_that_waits_for_a_history_knows_that_the_connection_lives(page, browser, monkeypatch):
-    monkeypatch.setattr(server_module, "KEEPALIVE_INTERVAL_S", 0.2)
+    monkeypatch.setattr(server_module, "KEEPALIVE_INTERVAL_S", 0.1)
     page.step(1, decisions=[page.decided("SA101")])
-    page.server._next_first_s = time.monotonic() + 1.0  # others have just got theirs
+    page.server._next_first_s = time.monotonic() + 0.5  # others have just got theirs
     received = []
     while not received or received[-1].panel is None:
         received.append(browser.frame(tl="SA101"))
@@ -344,13 +312,6 @@ def test_a_tl_panel_has_its_history_and_then_what_is_new(page, browser):
     assert "tl" not in (browser.frame(tl="nobody").panel or {})
 
 
-def test_the_city_panel_counts_decisions_and_missing_answers(page, browser):
-    page.step(1, decisions=[page.decided("SA101"), page.decided("SA102", failure="Unavailable: no server")])
-    city = browser.frame().panel["city"]
-    assert (city["decisions"], city["missing"], city["watchers"]) == (1, 1, 1)
-    assert city["latency_ms"]["inference"] == [1.5, 1.5] and city["run"]["is_paused"] is False
-
-
 def command(page, body, **headers):
     """(status, answer) of a command."""
     data = body if isinstance(body, bytes | str) else json.dumps(body)
@@ -365,17 +326,6 @@ def test_pause_step_and_speed_reach_the_pace_by_any_name_of_this_machine(page):
         assert command(page, {"action": "step", "until_s": 5})[0] == 200 and page.pace.state.step_until_s == 5
         assert command(page, {"action": "speed", "speed": 2})[0] == 200 and page.pace.state.speed == 2
         assert command(page, {"action": "resume"})[0] == 200 and not page.pace.state.is_paused
-
-
-def test_a_command_sets_a_tl_to_fixed_and_back_and_names_its_author(page):
-    with page.applying():
-        for mode in ("fixed", "policy"):
-            status, answer = command(page, {"action": "set-mode", "tls": ["SA101"], "mode": mode, "author": "Ada"})
-            assert status == 200 and answer["run"]["is_paused"] is False
-            if mode == "fixed":
-                assert page.loop.modes()["SA101"] == "fixed" and page.queue.modes["SA101"].author == "Ada"
-        assert page.loop.modes()["SA101"] == "recovering" and not page.queue.modes
-        assert [(c.value, c.author) for c in page.state.commands()] == [("fixed", "Ada"), ("policy", "Ada")]
 
 
 @pytest.mark.parametrize(
@@ -429,7 +379,7 @@ def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
 
 def test_a_port_in_use_is_an_input_error(page):
     with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
-        listen("127.0.0.1", page.port)
+        listen("127.0.0.1", page.port, "--page")
 
 
 @pytest.mark.parametrize("failure", ["", "the connection to SUMO was lost: " + 80 * "ä"])
@@ -441,8 +391,10 @@ def test_watchers_learn_that_the_run_has_ended_and_why_it_has_failed(page, brows
     page.state.close()
     city = browser.frame().panel["city"]
     assert city["has_ended"] and city["failure"] == failure
-    page.server.stop()
+    begin_s = time.monotonic()
+    page.server.stop()  # although the watcher asks for nothing
     message = browser.receive()
+    assert time.monotonic() - begin_s < 1
     assert message.data == (server_module.RUN_FAILED if failure else WSCloseCode.GOING_AWAY)
     assert not failure or (message.extra and failure.startswith(message.extra))
 
@@ -465,15 +417,19 @@ def test_what_operators_have_set_is_listed_however_long_ago(page, browser):
     ]
 
 
-def test_the_city_panel_has_the_traffic_and_the_worst_tls(page, browser):
+def test_the_city_panel_counts_decisions_and_has_the_traffic_and_the_worst_tls(page, browser):
     tls = list(page.layout.contracts)
     halting = np.zeros(len(page.layout.lanes))
     halting[page.layout.lane_rows[tls[1]]] = 3.0
     for at_s in (0, 10, 20):
         page.step(at_s, decisions=[page.decided(tl) for tl in tls], halting=halting)
+    page.step(20, decisions=[page.decided("SA102", failure="Unavailable: no server")], halting=halting)
     lanes = len(page.layout.lane_rows[tls[1]])
     page.earlier[0] = {"of": "Tuesday's record", "vehicles": 298.0}
-    traffic = browser.frame().panel["city"]["traffic"]
+    city = browser.frame().panel["city"]
+    assert (city["decisions"], city["missing"], city["watchers"]) == (3 * len(tls), 1, 1)
+    assert city["latency_ms"]["inference"] == [1.5, 1.5] and city["run"]["is_paused"] is False
+    traffic = city["traffic"]
     assert traffic["worst"] == [[tls[1], 3 * lanes, 60 * lanes]] and traffic["halting"] == 3 * lanes
     assert (traffic["delay_s"], traffic["mean_halting"], traffic["span_s"]) == (60 * lanes, 3 * lanes, 20)
     assert page.state.tls == tls and traffic["vehicles"] == 0 and traffic["earlier"] == page.earlier[0]
@@ -495,15 +451,4 @@ def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
-        operator_interface._page(None, ("127.0.0.1", 0), None, None, None)
-
-
-def test_the_end_of_the_run_waits_for_no_watcher(page, browser):
-    page.step(1)
-    browser.frame()
-    begin_s = time.monotonic()
-    stopping = threading.Thread(target=page.server.stop)
-    stopping.start()
-    assert browser.end() == WSCloseCode.GOING_AWAY
-    stopping.join()
-    assert time.monotonic() - begin_s < 1
+        operator_interface._page(None, ("127.0.0.1", 0), None, None, None, None)
