@@ -30,7 +30,7 @@ from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import access, start, wire
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
-from controller.sumo.traci_connection import TraciConnection, check_decodable
+from controller.sumo.traci_connection import TraciConnection, traci_errors
 
 log = logging.getLogger("controller.guard")
 
@@ -385,13 +385,11 @@ def _open(config: GuardConfig, opened: list[Guard]) -> Guard:
             # a running SUMO may have clients that this machine does not see
             return config.is_only_client if config.sumo.attach is not None else count_connections(port) == 1
 
-        try:
+        def ended(error: Exception) -> InputError:
+            return InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}")
+
+        with traci_errors(ended):
             guard = Guard(connection, listener, config, is_alone, observers)
-        except Exception as error:
-            check_decodable(error)
-            if not isinstance(error, (SumoConnectionLost, connection.connection_error, OSError)):
-                raise
-            raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None
         opened.append(guard)
         undo.pop_all()
         return guard

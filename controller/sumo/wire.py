@@ -93,12 +93,10 @@ def set_parameter(key: str, value: str) -> bytes:
     return command(tc.CMD_SET_SIM_VARIABLE, struct.pack("!B", tc.VAR_PARAMETER) + _name("") + pair)
 
 
-def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", tc.TYPE_INTEGER, value))
-
-
-def set_double(domain: int, variable: int, name: str, value: float) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", tc.TYPE_DOUBLE, value))
+def set_number(variable: int, signal: str, kind: int, value: float) -> bytes:
+    """Encode the setting of an integer or a double of a signal."""
+    number = struct.pack("!Bi" if kind == tc.TYPE_INTEGER else "!Bd", kind, value)
+    return command(tc.CMD_SET_TL_VARIABLE, struct.pack("!B", variable) + _name(signal) + number)
 
 
 def step(until_s: float) -> bytes:
