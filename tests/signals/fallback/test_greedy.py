@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from signals.fallback.greedy import Greedy, approach_lanes
-from signals.fallback.scored_greens import ScoredGreens
+from signals.fallback.scored_greens import Greedy, ScoredGreens
 from signals.observation import Readings, VehicleReadings
 from signals.safety.safety_times import SafetyTimes
 from tests.signals.single_signal import GREENS
@@ -55,4 +54,4 @@ def test_lanes_behind_a_short_lane_are_seen_up_to_50_m_before_the_stop_line(cros
     behind = {"in3_0": {"behind_0": 10.0}}
     assert chosen(crossing, length_m, behind, in0=[199], in3=[9], behind=[161]) == "rrrG"  # at 1 m and 49 m
     assert chosen(crossing, length_m, behind, in0=[199], in3=[9], behind=[159]) == "GgGr"  # at 1 m and 51 m
-    assert approach_lanes(crossing, behind) == {**{f"in{i}_0": 0.0 for i in range(4)}, "behind_0": 10.0}
+    assert Greedy.distances_m(crossing, behind) == {**{f"in{i}_0": 0.0 for i in range(4)}, "behind_0": 10.0}

@@ -8,8 +8,7 @@ import pytest
 from controller.assembly import ReadLanes, _scored_greens
 from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
-from signals.fallback.max_pressure import MaxPressure, lanes_of
-from signals.fallback.scored_greens import MAX_WAIT_S, ScoredGreens
+from signals.fallback.scored_greens import MAX_WAIT_S, MaxPressure, ScoredGreens
 from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
@@ -71,7 +70,7 @@ def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
         made.enter(0, ["GgGr"])
         made.decide(20, Readings(np.array([counts, counts]), counts, counts))
         assert made.requested_states(23)[0] == green
-    assert lanes_of(crossing, {"in3_0": ["behind_0"]}) == [*LANES[:4], "behind_0", *LANES[4:]]
+    assert MaxPressure.lanes_of(crossing, {"in3_0": {"behind_0": 1.0}}) == [*LANES[:4], "behind_0", *LANES[4:]]
 
 
 def test_link_that_waits_for_long_is_served_whatever_its_pressure(crossing):
@@ -163,7 +162,7 @@ def test_release_hands_over_to_the_signals_own_program(crossing):
 
 def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_street):
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
-    lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
+    lanes = [lane for signal in made.signal_ids for lane in MaxPressure.lanes_of(grid_street.signals[signal], {})]
     read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
     assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), ScoredGreens)

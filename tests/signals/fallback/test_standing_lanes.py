@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from signals.fallback.greedy import Greedy
-from signals.fallback.max_pressure import MaxPressure
-from signals.fallback.scored_greens import ScoredGreens
+from signals.fallback.scored_greens import Greedy, MaxPressure, ScoredGreens
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Readings, VehicleReadings
 from signals.safety.safety_times import SafetyTimes
