@@ -22,10 +22,8 @@ from city import config as city_config
 from city import logs, program
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
-from controller.guard.hand_back import hand_back
-from controller.guard.handover import SignalHandover
+from controller.guard.handover import SignalHandover, hand_back
 from controller.guard.listener import TraciListener, settings
-from controller.guard.other_clients import count_connections
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import access, start, wire
 from controller.sumo.access import SumoAccess
@@ -38,6 +36,8 @@ ALONE_CHECK_INTERVAL_S = 1.0
 """Wall time between two checks for other clients."""
 MIN_STEP_S = 1.0
 """Simulated seconds per step while no controller is connected."""
+CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+ESTABLISHED = "01"
 
 
 class Observers(NamedTuple):
@@ -393,6 +393,22 @@ def _open(config: GuardConfig, opened: list[Guard]) -> Guard:
         opened.append(guard)
         undo.pop_all()
         return guard
+
+
+def count_connections(port: int, tables: tuple[Path, ...] = CONNECTION_TABLES) -> int | None:
+    """Number of established connections to a TCP port of this machine, as TraCI has no command for SUMO's clients; None
+    if the system has no table of them."""
+    count = None
+    for table in tables:
+        try:
+            rows = table.read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue  # not Linux, or no IPv6
+        ports = [
+            int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in map(str.split, rows) if state == ESTABLISHED
+        ]
+        count = (count or 0) + ports.count(port)
+    return count
 
 
 if __name__ == "__main__":

@@ -1,24 +1,29 @@
 """Dialects: an observation and an action, exactly as one family of trainers has them.
 
 An included dialect is one file in this folder, with its name (`sumo-rl` is sumo_rl.py) and
-a DIALECT object that implements the protocol below. Others are the user's own (`user_dialects`).
+a DIALECT object that implements the protocol below. Others are the user's own: entry points of the group
+`greenserve.dialects` of installed distributions, or named in city.toml as `module:Class`. Nothing else is imported:
+neither a name in a contract nor a file in the city's folder.
 The exporter, the controller and the trainers find a dialect by its name.
 """
 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
 
+from city import user_code
 from city.config import TL, City, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
-from signals import user_dialects
 from signals.observation import Floats, Observer, PhaseState
 from signals.policy_signals import PolicySignal
 
+GROUP = "greenserve.dialects"
+"""Group of the entry points."""
 ActionValues = Sequence[float]
 """The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
 
@@ -112,9 +117,18 @@ def _names_in(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(folders)))
 
 
+@functools.cache
+def installed() -> dict[str, list[EntryPoint]]:
+    """By name, the dialects that installed distributions declare; they are not imported."""
+    points: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        points.setdefault(point.name, []).append(point)
+    return points
+
+
 def names() -> list[str]:
     """The names of the included dialects, and of those that installed distributions declare."""
-    return sorted({*included_names(), *user_dialects.installed()})
+    return sorted({*included_names(), *installed()})
 
 
 def find(name: str, where: str) -> Dialect:
@@ -124,27 +138,52 @@ def find(name: str, where: str) -> Dialect:
     """
     if ":" not in name:
         return _by_name(name, where)
-    dialect: Dialect = user_dialects.load(name, f"{where} dialect {name!r}", Dialect)
+    where = f"{where} dialect {name!r}"
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise InputError(f"{where} must be module:Class, such as my_package.counts:Counts")
+    dialect = _imported(lambda: user_code.named(name), where, where)
     if dialect.name in names() or type(_of_cities.get(dialect.name, dialect)) is not type(dialect):
-        raise InputError(f"{where} dialect {name!r}: its name {dialect.name!r} belongs to another dialect; rename it")
+        raise InputError(f"{where}: its name {dialect.name!r} belongs to another dialect; rename it")
     return _of_cities.setdefault(dialect.name, dialect)
 
 
 def _by_name(name: str, where: str) -> Dialect:
     """The dialect of a name, without a module:Class. Raises InputError."""
     if name in included_names():
-        dialect: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
-        return dialect
-    if name in user_dialects.installed():
-        declared = f"{where} dialect {name!r}"
-        dialect = user_dialects.load_installed(name, declared, Dialect)
-        if dialect.name != name:
-            raise InputError(f"{declared} has the name {dialect.name!r}; give both the same name")
-        return dialect
-    raise InputError(
-        f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in "
-        "city.toml (docs/reference/dialects.md)"
-    )
+        included: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
+        return included
+    where = f"{where} dialect {name!r}"
+    if name not in installed():
+        raise InputError(
+            f"{where} is not one of {', '.join(names())}; for one of your own write module:Class in city.toml "
+            "(docs/reference/dialects.md)"
+        )
+    values = sorted({point.value for point in installed()[name]})
+    if len(values) > 1:
+        raise InputError(f"{where} is declared by several distributions, as {' and as '.join(values)}; uninstall one")
+    dialect = _imported(installed()[name][0].load, f"{where}, {values[0]},", where)
+    if dialect.name != name:
+        raise InputError(f"{where} has the name {dialect.name!r}; give both the same name")
+    return dialect
+
+
+def _imported(read: Callable[[], Any], source: str, where: str) -> Dialect:
+    """The dialect that `read` imports, or an instance of the class. Raises InputError that names what is missing."""
+
+    def instance() -> Any:
+        found = read()
+        return found() if isinstance(found, type) else found
+
+    dialect: Dialect = user_code.imported(instance, f"{source} ")
+    methods = [name for name, value in vars(Dialect).items() if callable(value) and not name.startswith("_")]
+    missing = [name for name in Dialect.__annotations__ if not hasattr(dialect, name)]
+    missing += [f"{name}()" for name in methods if not callable(getattr(dialect, name, None))]
+    if missing:
+        raise InputError(f"{where} lacks {', '.join(missing)}; see the protocol in docs/reference/dialects.md")
+    if not isinstance(dialect.name, str) or not dialect.name or ":" in dialect.name:
+        raise InputError(f"{where} has the name {dialect.name!r}; it must be text without a colon, such as my-counts")
+    return dialect
 
 
 def contradiction(contract: pb.PolicyContract, reason: str) -> ContractError:

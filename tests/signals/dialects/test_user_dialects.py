@@ -11,7 +11,7 @@ from city.config import Controller, Safety
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from greenserve.__main__ import main
-from signals import contract, dialects, user_dialects
+from signals import contract, dialects
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings, shares_of
@@ -28,9 +28,9 @@ MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setattr(dialects, "_of_cities", {})
-    user_dialects.installed.cache_clear()
+    dialects.installed.cache_clear()
     yield
-    user_dialects.installed.cache_clear()
+    dialects.installed.cache_clear()
 
 
 @pytest.fixture

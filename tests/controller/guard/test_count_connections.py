@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from controller.guard.other_clients import TABLES, count_connections
+from controller.guard.__main__ import CONNECTION_TABLES, count_connections
 
 
-@pytest.mark.skipif(not TABLES[0].exists(), reason="no Linux: there is no table of TCP connections")
+@pytest.mark.skipif(not CONNECTION_TABLES[0].exists(), reason="no Linux: there is no table of TCP connections")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_established_connections_to_a_port_are_counted(address):
     try:
