@@ -146,15 +146,12 @@ def test_every_feature_equals_a_loop_over_vehicles_together_and_alone(street):
         np.testing.assert_array_equal(together[k], alone[0])
 
 
-def test_without_vehicles_only_the_reach_remains():
+def test_without_vehicles_only_the_reach_remains_and_without_approaches_nothing():
     found = ApproachFeatures([approach([(0, 0, 1, 100, 13.89)], [(1, 1, 100, 10)])], {"lane0": 0, "lane1": 1})
     values = dict(zip(FEATURES, found.compute(NO_VEHICLES)[0].tolist(), strict=True))
     assert {name: value for name, value in values.items() if value} == {"nearest": 300}
-
-
-def test_without_approaches_there_are_no_rows():
-    found = ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]))
-    assert found.shape == (0, len(FEATURES))
+    none = ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]))
+    assert none.shape == (0, len(FEATURES))
 
 
 def test_a_vehicle_counts_for_each_lane_that_it_may_reach():

@@ -21,19 +21,7 @@ from signals.intersection import Intersection
 from signals.policy import Answer
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-from tests.signals.single_signal import PLAN, one_signal
-
-
-def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
-    """(second, command) of everything sent while `answer(second)` answers; steps as the decision steps do."""
-    sent, now = [], begin_s
-    while now < until_s:
-        if x.state.next_decision_s <= now:
-            x.apply_answer(answer(now), now, shown)
-        sent += [(now, command) for command in x.commands(now)[0]]
-        x.confirm_sent(())
-        now = min(x.next_due_s(now), until_s)
-    return sent
+from tests.signals.single_signal import PLAN, one_signal, play
 
 
 def states(sent):

@@ -149,13 +149,6 @@ def test_group_of_signals_and_settings_of_other_dialects_are_refused():
             check_city_settings(City(Path("city.toml"), tls={"T": tl}))
 
 
-def test_unknown_key_is_answered_with_the_keys_of_the_dialect(tmp_path):
-    (tmp_path / "city.toml").write_text('[tl.T]\nsignals = ["A"]\ndialect = "street"\nunknown = 5\n')
-    with pytest.raises(InputError, match="delta_time_s") as refusal:
-        config.load(tmp_path / "city.toml")
-    assert "control_cycle" not in str(refusal.value) and "yellow_time" not in str(refusal.value)
-
-
 def test_signal_with_one_green_is_refused(grid):
     signal = grid.signals["B1"]
     (policy_signal,) = policy_signals.of_tl(TL(("B1",), "street", "T"), [signal])

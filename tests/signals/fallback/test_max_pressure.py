@@ -14,7 +14,7 @@ from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState
-from tests.signals.single_signal import GREENS, one_signal
+from tests.signals.single_signal import GREENS, one_signal, play
 
 LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
 ROW = {lane: k for k, lane in enumerate(LANES)}
@@ -24,6 +24,14 @@ LENGTH_M = np.full(8, 100.0)
 def readings(**vehicles):
     counts = np.array([vehicles.get(lane.removesuffix("_0"), 0) for lane in LANES], float)
     return Readings(np.array([counts, counts]), counts, counts)
+
+
+def late(now):
+    return TimeoutError("late, or no policy is queried")
+
+
+def waiting(now):
+    return readings(in3=9)
 
 
 def controller(crossing, length_m=LENGTH_M):
@@ -109,7 +117,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
 
 def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
     x = intersection(crossing, driven=True)
-    sent = play(x, 40, lambda now: TimeoutError("no policy is queried"), lambda now: readings(in3=9), release_s=30)
+    sent = play(x, 40, late, readings_at=waiting, release_s=30)
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
     states = [(now, command.state) for now, command in sent if isinstance(command, PermittedState)]
     assert states[0] == (0, "GgGr") and (10, "yyyr") in states and "rrrG" in [state for _, state in states]
@@ -123,24 +131,11 @@ def intersection(crossing, hold_s=10, driven=False):
     return one_signal(crossing, hold_s, lanes=8, max_pressure=pressure, driver=pressure if driven else None)
 
 
-def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
-    sent, now = [], begin_s
-    while now < until_s:
-        if release_s is not None and now >= release_s and not x.state.is_on_fallback_plan:
-            x.release()
-        if x.state.next_decision_s <= now:
-            x.apply_answer(answer(now), now, ["GgGr"], readings_at(now))
-        sent += [(now, command) for command in x.commands(now)[0]]
-        x.confirm_sent(())
-        now = min(x.next_due_s(now), until_s, np.floor(now) + 1)
-    return sent
-
-
 def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     x = intersection(crossing)
-    late = lambda now: TimeoutError("late") if now < 100 else Answer(np.array([0]))  # noqa: E731
-    waiting = lambda now: readings(in3=9) if now % 60 < 30 else readings(in0=9)  # noqa: E731
-    sent = play(x, 160, late, waiting)
+    late_until_100 = lambda now: TimeoutError("late") if now < 100 else Answer(np.array([0]))  # noqa: E731
+    alternating = lambda now: readings(in3=9) if now % 60 < 30 else readings(in0=9)  # noqa: E731
+    sent = play(x, 160, late_until_100, readings_at=alternating)
     assert all(isinstance(command, PermittedState) for _, command in sent), "its own program never runs"
     shown = [(now, command.state) for now, command in sent]
     assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
@@ -156,7 +151,7 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
 
 def test_release_hands_over_to_the_signals_own_program(crossing):
     x = intersection(crossing)
-    play(x, 90, lambda now: TimeoutError("late"), lambda now: readings(in3=9), release_s=60)
+    play(x, 90, late, readings_at=waiting, release_s=60)
     assert x.is_released
 
 
@@ -182,7 +177,7 @@ def test_current_green_is_kept_at_equal_pressure(crossing):
 
 def test_policy_takes_over_from_the_green_that_is_shown(crossing):
     x = intersection(crossing)
-    play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
+    play(x, 40, late, readings_at=waiting)
     assert x.safeties[0].shown == "rrrG"
     answer = Answer(np.array([0]))
     while x.mode is not ControlMode.POLICY:
@@ -200,12 +195,11 @@ def test_policy_takes_over_from_the_green_that_is_shown(crossing):
 
 def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
     x = intersection(crossing, driven=True)
-    late = lambda now: TimeoutError("no policy is queried")  # noqa: E731
-    play(x, 20, late, lambda now: readings(in3=9))
+    play(x, 20, late, readings_at=waiting)
     x.set_mode(OperatorMode.FIXED, 20)
-    play(x, 60, late, lambda now: readings(in3=9), begin_s=20)
+    play(x, 60, late, begin_s=20, readings_at=waiting)
     assert x.is_released and x.control_name == "FIXED"
     x.set_mode(OperatorMode.POLICY, 60)
-    sent = play(x, 100, late, lambda now: readings(in3=9), begin_s=60)
+    sent = play(x, 100, late, begin_s=60, readings_at=waiting)
     assert x.control_name == "MAX-PRESSURE" and not x.state.is_on_fallback_plan
     assert "rrrG" in [command.state for _, command in sent if isinstance(command, PermittedState)]
