@@ -3,6 +3,7 @@
 import contextlib
 import select
 import socket
+import struct
 import threading
 from types import MappingProxyType, SimpleNamespace
 
@@ -46,13 +47,13 @@ def tracking(
 
 
 def numbers(vehicles):
-    of_lane = ((0x10, tc.TYPE_INTEGER, b"\0\0\0%c"), (0x14, tc.TYPE_INTEGER, b"\0\0\0%c"))
-    answer = b""
+    """Answers to the getters of the lanes, with as many vehicles as halting ones, and of the time."""
+    answer, five = b"", struct.pack("!d", 5.0)
     for lane, count in zip(LANES, vehicles, strict=True):
-        for variable, kind, form in of_lane:
-            answer += status(0xA3) + value(0xA3, variable, lane, kind, form % count)
-        answer += status(0xA3) + value(0xA3, 0x15, lane, tc.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
-    return answer + status(0xAB) + value(0xAB, 0x66, "", tc.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
+        for variable in (0x10, 0x14):
+            answer += status(0xA3) + value(0xA3, variable, lane, tc.TYPE_INTEGER, struct.pack("!i", count))
+        answer += status(0xA3) + value(0xA3, 0x15, lane, tc.TYPE_DOUBLE, five)
+    return answer + status(0xAB) + value(0xAB, 0x66, "", tc.TYPE_DOUBLE, five)
 
 
 @contextlib.contextmanager
