@@ -276,15 +276,10 @@ class Intersection:
         elif not self.state.is_on_fallback_plan:
             if self.state.enter_plan_by_s is None:
                 self.state.enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
-            self.state.is_on_fallback_plan = not self._must_finish_service(now, self.state.enter_plan_by_s)
-
-    def _must_finish_service(self, now: float, enter_plan_by_s: float) -> bool:
-        """True if the plan must wait for a green that serves a link beyond max red.
-
-        A TL that alternates between modes would restart that service each time and never
-        reach the green. The plan waits for one such green at most: other links may wait too.
-        """
-        return now < enter_plan_by_s and any(safety.is_serving for safety in self.safeties)
+            # The plan waits for one green that serves a link beyond max red, as other links may wait too: a TL that
+            # alternates between modes would restart that service each time and never reach the green.
+            is_serving = any(safety.is_serving for safety in self.safeties)
+            self.state.is_on_fallback_plan = now >= self.state.enter_plan_by_s or not is_serving
 
     def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from the fallback, if it was in control."""

@@ -65,18 +65,13 @@ def of_tl(
                 f"{tl.name}: the policy was trained on program {trained!r} of signal {network.id}, but [tl.{tl.name}] "
                 f"has program = {tl.program!r}; remove the key, or train it again"
             )
-        if trained is not None:
-            program = _named_program(
-                tl,
-                network,
-                trained,
-                "which the policy was trained on",
-                "add it to the network, or train the policy again",
+        if (name := tl.program if trained is None else trained) is not None:
+            source, remedy = (
+                (f"which [tl.{tl.name}] names", "set program to one that it has")
+                if trained is None
+                else ("which the policy was trained on", "add it to the network, or train the policy again")
             )
-        elif tl.program is not None:
-            program = _named_program(
-                tl, network, tl.program, f"which [tl.{tl.name}] names", "set program to one that it has"
-            )
+            program = _named_program(tl, network, name, source, remedy)
         else:
             program = network.first_program if takes_first else running_program(network)
         follows_sumo_rl = takes_first and program is network.first_program

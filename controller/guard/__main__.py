@@ -51,23 +51,17 @@ class Observers(NamedTuple):
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """Settings of one guard, from flags and city.toml."""
+    """Settings of one guard, from city.toml and the flags of the same names, which explain them."""
 
     sumo: SumoAccess
     watchdog_s: float
-    """Wall time for which a controller may be silent."""
     first_controller_timeout_s: float
-    """Wall time for which the simulation waits for a controller, at the start or without other clients."""
     idle_timeout_s: float
-    """Wall time for which the guard keeps stepping the simulation without a controller."""
     end_s: float
-    """Simulated second at which the guard stops waiting for a controller."""
     is_only_client: bool
-    """True if a running SUMO has no other client."""
     ends_with_controller: bool
     """True if the guard ends after a controller that closes its connection."""
     port: int
-    """Loopback port for the controller; 0 for a free one."""
     pid_file: Path | None
     lock: int | None
     """Descriptor of the lock under which a controller has started the guard."""

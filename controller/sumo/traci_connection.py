@@ -121,11 +121,9 @@ class _Getters(NamedTuple):
     """The getters for the TLs that are due."""
 
     numbers: wire.NumericGetters
-    """Getters of the lane variables and of the time."""
+    """Of the lane variables and of the time."""
     rows: slice | Rows
-    """Rows of the lanes whose variables are read."""
     ids: wire.IdGetters
-    """Getters of the ids of vehicles and persons."""
     vehicle_rows: Rows
     """Rows of the lanes whose vehicles are read."""
     crossings: Crossings

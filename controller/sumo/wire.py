@@ -314,12 +314,10 @@ def _sized_strings(answer: bytes, at: int, end: int) -> list[bytes]:
 
 
 class _VehicleLayout(NamedTuple):
-    """The bytes around a vehicle's id in the getters of `_VEHICLE_VARIABLES` and in their answers."""
+    """The bytes before a vehicle's id in the getters of `_VEHICLE_VARIABLES` and in their answers, by variable."""
 
     requests: tuple[bytes, ...]
-    """By variable, what comes before the id."""
     answers: tuple[bytes, ...]
-    """By variable, what comes before the id."""
     values: struct.Struct
     """By variable, the bytes up to the value, and the value."""
 

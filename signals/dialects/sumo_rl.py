@@ -45,6 +45,7 @@ class SumoRl:
 
     name = "sumo-rl"
     yellow_s = YELLOW_S
+    sequencer_type = GreenPhaseSequencer
     action_kinds: tuple[str, ...] = (CATEGORICAL,)
     takes_first_program = True
     file_name_settings: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ class SumoRl:
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
-        return GreenPhaseSequencer(
+        return self.sequencer_type(
             greens_of(contract.signals[0]),
             timing.decision_interval_s,
             timing.yellow_s,

@@ -344,6 +344,13 @@ def test_max_red_is_exceeded_after_the_time_to_serve_the_link(crossing):
     assert first_alarm_s(SignalMonitor(signal, MAX_RED, GREENS), "GgGr", 100) == 60 + 3 * (5 + 5 + 10) + 1
 
 
+def test_max_red_is_reported_once_until_the_link_is_served(monitor):
+    assert first_alarm_s(monitor, "GgGr", 0) and first_alarm_s(monitor, "GgGr", 1000) is None
+    for begin_s, state in ((2000, "rrrG"), (2010, "GgGr")):
+        monitor.check_shown(state, begin_s, begin_s + 1)
+    assert first_alarm_s(monitor, "GgGr", 2011) == MAX_RED_AND_SERVICE_S
+
+
 def test_max_red_of_a_movement_is_exceeded_before_that_of_all_links(crossing):
     """Link 1 after 20 s and 3 changes of 9 s, the others after 60 s and these."""
     times = replace(MAX_RED, movement_max_red_s=(math.inf, 20, math.inf, math.inf))
