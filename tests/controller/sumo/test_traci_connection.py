@@ -165,26 +165,10 @@ def test_persons_before_a_crossing_are_read_in_the_exchanges_of_the_vehicles(soc
     assert connection.shown() == {"X": "Gr"}
 
 
-def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
-    connection, _ = vehicle_ends
-    read_with_vehicles(vehicle_ends, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
-    row, position_m, speed_mps, waiting_s = connection.readings.by_vehicle
-    assert row.tolist() == [1, 2] and position_m.tolist() == [30.0, 1.0] and speed_mps.tolist() == [2.0, 13.9]
-    assert waiting_s.tolist() == [0.0, 0.0] and connection.readings.vehicles.tolist() == [3, 4, 0]
-
-
 @pytest.mark.parametrize("answer", [b"", b"nonsense", vehicle_answer(VEHICLES)[:-1], vehicle_answer(VEHICLES[::-1])])
 def test_malformed_vehicles_end_the_connection(vehicle_ends, answer):
     with pytest.raises(SumoConnectionLost):
         read_with_vehicles(vehicle_ends, answer)
-
-
-def test_answers_stay_in_order_after_rejected_vehicle_ids(vehicle_ends):
-    connection, _ = vehicle_ends
-    with pytest.raises(CommandRejected, match="Lane 'in0_0' is not known"):
-        read(vehicle_ends, ids=status(tc.CMD_GET_LANE_VARIABLE, 0xFF, "Lane 'in0_0' is not known"))
-    read_with_vehicles(vehicle_ends, vehicle_answer(VEHICLES))
-    assert connection.readings.by_vehicle.position_m.tolist() == [30.0, 9.5, 1.0]
 
 
 def test_answers_stay_in_order_after_an_aborted_wait_for_vehicles(sockets, quick_polls):
@@ -223,13 +207,6 @@ def test_states_are_requested_after_numbers_and_sent_before_commands(ends, cross
     connection.advance(10.0)
     assert connection.shown() == {"X": "Gr"}, "of the reading, whatever commands were sent since"
     assert sumo.recv(1 << 16) == wire.message([wire.step(10.0)])
-
-
-def test_switch_program_keeps_the_states_of_the_reading(ends):
-    connection, _ = ends
-    read(ends, states=shown() + wire.message([status(tc.CMD_SET_TL_VARIABLE)]))
-    connection.switch_program("X", "0")
-    assert connection.shown() == {"X": "Gr"}
 
 
 def test_programs_are_requested_between_two_steps(ends):

@@ -10,7 +10,6 @@ from city import config
 from city.config import Controller, Safety
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
-from greenserve.__main__ import main
 from signals import contract, dialects
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.intersection import Intersection
@@ -167,17 +166,6 @@ def test_module_that_a_contract_names_is_not_imported(name, marked, load_city, g
         with pytest.raises(InputError):
             refused()
     assert not marked.exists() and "evil_module" not in sys.modules
-
-
-def test_check_imports_no_module_that_a_contract_names(marked, load_city, grid_models, capsys):
-    city = load_city("sumo-rl")
-    folder = city.serving.models_dir / "SA101" / "1" / "assets.extra"
-    folder.mkdir(parents=True)
-    text = (grid_models / "SA101" / "1" / "assets.extra" / "policy.json").read_text()
-    (folder / "policy.json").write_text(text.replace('"sumo-rl"', '"evil_module:Evil"'))
-    assert main(["check", "--city", str(city.path)]) == 2
-    assert "has dialect sumo-rl, but its model was exported for evil_module:Evil" in capsys.readouterr().out
-    assert not marked.exists()
 
 
 @pytest.mark.parametrize(

@@ -149,12 +149,6 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     ] == []
 
 
-def test_release_hands_over_to_the_signals_own_program(crossing):
-    x = intersection(crossing)
-    play(x, 90, late, readings_at=waiting, release_s=60)
-    assert x.is_released
-
-
 def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_street):
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
     lanes = [lane for signal in made.signal_ids for lane in MaxPressure.lanes_of(grid_street.signals[signal], {})]
