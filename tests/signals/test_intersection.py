@@ -103,6 +103,25 @@ def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     assert [now for now, command in sent if isinstance(command, PermittedRelease)]
 
 
+def test_links_that_the_plan_served_have_not_waited(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
+    x.apply_answer(TimeoutError("late"), 0, ("GgGr",))
+    sent = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
+    x.apply_answer(TimeoutError("late"), 100, ("rrrG",))
+    assert isinstance(sent[-1][1], PermittedRelease)
+    sent = play(x, 160, lambda now: Answer(np.array([0])), shown=("GgGr",), begin_s=102)
+    assert {state for _, state in states(sent)} == {"GgGr"}, "60 s have not passed yet"
+    sent = play(x, 180, lambda now: Answer(np.array([0])), begin_s=160)
+    assert [state for _, state in states(sent)][:2] == ["yyyr", "rrrG"]
+
+
+def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
+    x = one_signal(crossing, 0)
+    x.apply_answer(TimeoutError("late"), 101.8, ("GgGr",))
+    x.commands(101.8)
+    assert x.next_due_s(101.8) == x.state.next_decision_s == 102
+
+
 @pytest.mark.parametrize("action", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3)])
 def test_invalid_action_of_any_kind_means_hold_not_an_exception(crossing, action):
     x = one_signal(crossing)
