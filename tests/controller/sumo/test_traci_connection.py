@@ -18,7 +18,7 @@ from controller.sumo.traci_connection import TraciConnection
 from signals.observation import NO_VEHICLES
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
-from tests.controller.sumo.operator_requests import Requests
+from tests.controller.sumo.test_messages import Requests
 from tests.controller.sumo.traci_answers import (
     ids_answer,
     person_answer,

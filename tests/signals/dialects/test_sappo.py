@@ -12,7 +12,7 @@ from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer, SappoObserver
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import PhaseState
-from tests.signals.lane_readings import LENGTH_M, readings
+from tests.signals.test_observation import LENGTH_M, readings
 
 EPSILON = float(np.finfo(float).eps)
 PHASES = [ProgramPhase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]

@@ -10,7 +10,7 @@ from signals.green_phases import GreenPhaseSequencer, yellow_between
 from signals.observation import PhaseState, shares_of
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
-from tests.signals.lane_readings import LENGTH_M, readings
+from tests.signals.test_observation import LENGTH_M, readings
 
 
 @pytest.fixture

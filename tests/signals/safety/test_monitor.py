@@ -16,7 +16,7 @@ from signals.safety.monitor import MonitorRule, SignalMonitor
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
-from tests.signals.safety.floor_examples import PATHS, SPEEDS
+from tests.signals.safety.test_safety_times import PATHS, SPEEDS
 
 LIMITS = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1)
 
