@@ -46,7 +46,6 @@ class ChangeTimes:
     total_s: float
     """The longest change: with pedestrians, who clear their crossings while vehicles keep their green."""
     yellow_s: float
-    """The longest yellow."""
     max_green_s: float = math.inf
     recorded_s: float = 0.0
     """The longest change in a training that recorded it (with the street's floors), else 0."""
@@ -241,7 +240,6 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
 
 
 def _describe(changes: Sequence[ChangeTimes], how: str) -> list[str]:
-    """Lines that name the TLs. `changes`: those with the largest difference first."""
     if not changes:
         return []
     worst = changes[0]

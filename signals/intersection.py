@@ -47,7 +47,6 @@ class IntersectionState(SavedState):
 
     observer: SavedState | None
     sequencer: SavedState | None
-    """The policy's sequencer."""
     max_pressure: SavedState | None
     driver: SavedState | None
     signals: list[SignalState]
@@ -57,7 +56,6 @@ class IntersectionState(SavedState):
     """When it needs commands next."""
     source: StateSource = StateSource.POLICY
     requested: tuple[str, ...] = ()
-    """The states requested last, by signal."""
     is_on_fallback_plan: bool = False
     """True if the signals run their own programs, or are on the way there."""
     enter_plan_by_s: float | None = None
@@ -243,7 +241,6 @@ class Intersection:
             self.state.next_decision_s = now
 
     def _drive(self, driver: ScoredGreens, now: float, shown: Sequence[str] | None, readings: Readings) -> None:
-        """Let the driver decide, unless an operator has taken the TL."""
         if self.mode is ControlMode.FIXED:
             self._observe_plan(now, shown)
             self._run_fallback(now, None)
@@ -282,7 +279,6 @@ class Intersection:
             self.state.is_on_fallback_plan = now >= self.state.enter_plan_by_s or not is_serving
 
     def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
-        """Take over from the fallback, if it was in control."""
         self.state.enter_plan_by_s = None
         if self.state.source is not StateSource.POLICY:
             self.state.source = StateSource.POLICY

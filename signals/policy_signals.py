@@ -85,7 +85,6 @@ def of_tl(
 
 
 def _named_program(tl: TL, network: SignalNetwork, name: str, source: str, remedy: str) -> Program:
-    """The program with an id. Raises InputError; `source` is its text about where the id comes from."""
     for program in network.programs:
         if program.id == name:
             return program
@@ -125,8 +124,6 @@ def lasting_greens(network: SignalNetwork, program: Program) -> list[str]:
 
 @dataclass
 class _Run:
-    """Phases in a row that are equal for vehicles."""
-
     key: str
     seconds: float
     green_links: dict[int, bool]
@@ -238,5 +235,4 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
 
 
 def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
-    """True if a program's greens differ from those of the policy's program."""
     return set(distinct_greens(signal.network, signal.program)) != set(distinct_greens(signal.network, program))

@@ -315,7 +315,6 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> GuardCon
 
 
 def _watchdog_s(args: argparse.Namespace) -> float:
-    """The watchdog's time from --watchdog-s, else from city.toml. Raises InputError."""
     watchdog_s: float | None = args.watchdog_s
     if watchdog_s is None:
         watchdog_s = city_config.load_if_exists(args.city).controller.watchdog_s

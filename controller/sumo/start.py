@@ -69,7 +69,6 @@ def connect(sumo: SumoAccess, interrupts: Interrupts) -> TraciConnection:
 
 
 def _start(sumo: SumoAccess, port: int, interrupts: Interrupts) -> TraciConnection:
-    """Start a SUMO that listens on a port, and connect to it. Raises InputError."""
     program = sumo_gui_program() if sumo.gui else sumo_program()
     log_clients(port, sumo.clients)
     command = [program, *sumo.arguments, "--remote-port", str(port), "--num-clients", str(sumo.clients)]

@@ -221,7 +221,6 @@ class TraciConnection(StepCollector):
             self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
 
     def _add_detected(self, time_s: float, answer: bytes) -> None:
-        """Take the vehicles on detectors after the step that ends at time_s."""
         self._detectors.add(time_s, self._detector_getters.decode(answer))
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:

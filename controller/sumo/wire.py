@@ -118,7 +118,6 @@ def value_begin(domain: int, variable: int, name: str) -> bytes:
 
 @functools.cache
 def _accepted(identifier: int) -> bytes:
-    """The status of a command that SUMO accepted."""
     return struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)
 
 

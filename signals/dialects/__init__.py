@@ -23,7 +23,6 @@ from signals.observation import Floats, Observer, PhaseState
 from signals.policy_signals import PolicySignal
 
 GROUP = "greenserve.dialects"
-"""Group of the entry points."""
 ActionValues = Sequence[float]
 """The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
 
@@ -149,7 +148,6 @@ def find(name: str, where: str) -> Dialect:
 
 
 def _by_name(name: str, where: str) -> Dialect:
-    """The dialect of a name, without a module:Class. Raises InputError."""
     if name in included_names():
         included: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
         return included
