@@ -12,12 +12,11 @@ from typing import Any
 from city.config import Controller as ControllerSettings
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
-from signals.dialects import PhaseSequencer
 from signals.fallback.control_mode import ControlMode, ModeState, OperatorMode, next_mode, operator_mode
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Observation, Observer, PhaseState, Readings, Shares
+from signals.observation import Observation, Observer, PhaseSequencer, PhaseState, Readings, Shares
 from signals.policy import ActionSpace, Answer, InvalidAction
 from signals.safety.signal_safety import (
     RECHECK_INTERVAL_S,

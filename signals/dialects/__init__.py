@@ -19,51 +19,15 @@ from city.config import TL, City, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
-from signals.observation import Floats, Observer, PhaseState
+from signals.observation import Floats, Observer, PhaseSequencer
 from signals.policy_signals import PolicySignal
 
 GROUP = "greenserve.dialects"
-ActionValues = Sequence[float]
-"""The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
-
-
-class PhaseSequencer(Protocol):
-    """Turns the decisions of one TL into the states that its signals should show, second by second.
-
-    The states are only requested: the safety rules have the last word. Moments
-    are rounded to the millisecond (`simulation_time`).
-    """
-
-    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
-        """Take over from the states that are shown; `start`: at the beginning of the run."""
-
-    def apply_action(self, now: float, action: ActionValues) -> None:
-        """Start the change that the policy's action requests."""
-
-    def requested_states(self, now: float) -> tuple[str, ...]:
-        """The state that each signal should show at second `now`."""
-
-    def note_shown(self, now: float, signal: int) -> None:
-        """Record that signal number `signal` shows its requested state at second `now`: safety rules may have delayed
-        it."""
-
-    def phase_state(self, now: float) -> PhaseState:
-        """The TL's own phases at second `now`, for its observation."""
-
-    def next_change_s(self, now: float) -> float:
-        """When the requested states next change without a decision, in s; inf if they do not."""
-
-    def note_asked(self, now: float) -> None:
-        """Record that the policy was asked at `now`, with or without an answer: its next decision is a later one."""
-
-    def next_decision_s(self, now: float) -> float:
-        """The first decision moment after `now`."""
-
-    def decides_at(self, now: float) -> bool:
-        """True if a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
 
 
 class Dialect(Protocol):
+    """A base class too: its methods with a result are those of most dialects."""
+
     name: str
     action_kinds: tuple[str, ...]
     file_name_settings: tuple[str, ...]
@@ -86,12 +50,15 @@ class Dialect(Protocol):
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         """True if actions modify the plan of the program, so that its durations must be those of training."""
+        return False
 
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         """True if the observation counts vehicles that left a lane, which must be sampled every second."""
+        return False
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> Sequence[str]:
         """The lanes whose single vehicles the observation needs (`Readings.by_vehicle`); mostly none."""
+        return ()
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
         """The observer of a contract. `lane_row`: a lane's row in the readings and in `length_m`."""

@@ -25,7 +25,7 @@ from signals.approach_features import EXIT_M, FEATURES, LONGEST_RED_S, REACH_M, 
 from signals.dialects import contradiction
 from signals.dialects.sumo_rl import SumoRl
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
+from signals.observation import Floats, Observation, Observer, ObserverGroup, PhaseState, Readings, Shares
 from signals.policy_signals import PolicySignal, greens_of
 from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
@@ -175,7 +175,7 @@ def _approach(network: SignalNetwork, lane: str) -> pb.Approach:
     )
 
 
-class StreetObserver:
+class StreetObserver(Observer):
     """[one-hot of the green | min_green bit | green time | time since each green | features of every incoming lane]."""
 
     def __init__(self, signal: pb.Signal, lane_row: Mapping[str, int]) -> None:
@@ -188,9 +188,6 @@ class StreetObserver:
         if self._group is None:
             self._group = StreetObservers([self])
         return self._group.observe(readings, shares, [phase_state])[0]
-
-    def decided(self, readings: Readings) -> None:
-        """Do nothing: no feature counts from the last decision."""
 
     @staticmethod
     def together(observers: "Sequence[StreetObserver]") -> ObserverGroup:

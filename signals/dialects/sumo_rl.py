@@ -29,9 +29,19 @@ from city.config import TL, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
-from signals.dialects import PhaseSequencer, contradiction
+from signals.dialects import Dialect, contradiction
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Rows, Shares
+from signals.observation import (
+    Floats,
+    Observation,
+    Observer,
+    ObserverGroup,
+    PhaseSequencer,
+    PhaseState,
+    Readings,
+    Rows,
+    Shares,
+)
 from signals.policy_signals import PolicySignal, greens_of, signal_messages
 
 # sumo-rl's defaults
@@ -40,7 +50,7 @@ YELLOW_S = 2.0
 MIN_GREEN_S = 5.0
 
 
-class SumoRl:
+class SumoRl(Dialect):
     """Also the base of other dialects whose action is a green of one signal."""
 
     name = "sumo-rl"
@@ -106,15 +116,6 @@ class SumoRl:
             for lane in signal.lane_ids
         ]
 
-    def runs_plan(self, contract: pb.PolicyContract) -> bool:
-        return False
-
-    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
-        return False
-
-    def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
-        return []
-
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
         rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
         return SumoRlObserver(rows, len(lane_row), len(greens_of(contract.signals[0])))
@@ -133,7 +134,7 @@ class SumoRl:
 DIALECT = SumoRl()
 
 
-class SumoRlObserver:
+class SumoRlObserver(Observer):
     """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
 
     def __init__(self, rows: Rows, lanes: int, greens: int) -> None:
@@ -151,9 +152,6 @@ class SumoRlObserver:
         out = shares.row[self.columns]
         self.write_phase_state(out, phase_state)
         return out
-
-    def decided(self, readings: Readings) -> None:
-        """Do nothing: no feature counts from the last decision."""
 
     @staticmethod
     def together(observers: "Sequence[SumoRlObserver]") -> ObserverGroup:

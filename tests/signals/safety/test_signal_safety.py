@@ -259,6 +259,11 @@ class TestState:
             assert state.state == requested and reasons(overrides) == reported
         assert safety.network is crossing
 
+    def test_waiting_counts_from_the_start(self, crossing):
+        safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=30), BOTH)
+        safety.start_from("GgGr", 100)
+        assert [shown_after(safety, "GgGr", t) for t in (129, 130)] == ["GgGr", "yyyr"]
+
     def test_start_and_clearing_end_the_service_of_max_red(self, crossing):
         for end_service in (
             lambda safety: safety.start_from("GgGr", 31),
