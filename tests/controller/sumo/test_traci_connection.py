@@ -165,6 +165,13 @@ def test_persons_before_a_crossing_are_read_in_the_exchanges_of_the_vehicles(soc
     assert connection.shown() == {"X": "Gr"}
 
 
+def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
+    connection, _ = vehicle_ends
+    read_with_vehicles(vehicle_ends, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
+    row, *values = connection.readings.by_vehicle
+    assert row.tolist() == [1, 2] and [*zip(*values, strict=True)] == [VEHICLES[0][1], VEHICLES[2][1]]
+
+
 @pytest.mark.parametrize("answer", [b"", b"nonsense", vehicle_answer(VEHICLES)[:-1], vehicle_answer(VEHICLES[::-1])])
 def test_malformed_vehicles_end_the_connection(vehicle_ends, answer):
     with pytest.raises(SumoConnectionLost):
@@ -272,26 +279,6 @@ def test_answers_stay_in_order_after_a_rejection(ends):
 def test_malformed_answer_ends_the_connection(ends, answer):
     with pytest.raises(SumoConnectionLost):
         read(ends, step=answer)
-
-
-def test_wait_for_sumo_checks_at_intervals_for_an_abort(sockets, quick_polls):
-    ours, sumo = sockets
-    checks = []
-
-    def abort_requested():
-        checks.append(None)
-        if len(checks) == 2:
-            sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown())
-        return len(checks) == 3
-
-    connection = tracking(ours, abort_requested)
-    connection.advance(5.0)
-    assert connection.read(("TL",)).time_s == 5.0 and len(checks) == 2
-    assert connection.shown() == {"X": "Gr"}
-    connection.advance(10.0)
-    with pytest.raises(WaitAborted):
-        connection.read(("TL",))
-    assert len(checks) == 3
 
 
 def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, quick_polls):

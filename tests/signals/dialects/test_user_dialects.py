@@ -19,6 +19,7 @@ from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID, ROOT
 from tests.signals.dialects import toy_counts
+from tests.signals.single_signal import play
 
 TOY = "tests.signals.dialects.toy_counts:Toy"
 MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil:\n    pass\n"
@@ -128,13 +129,10 @@ def test_intersection_decides_with_a_dialect_that_is_one_file_more(load_city, gr
     vehicles = np.arange(len(lane_row), dtype=float)
     readings = Readings(np.array([vehicles, vehicles]), vehicles, vehicles)
     assert x.observe(readings, shares_of(readings, length_m), 0).tolist() == vehicles[::-1].tolist()
-    shown = []
-    for now in range(30):
-        if x.state.next_decision_s <= now:
-            assert x.apply_answer(Answer(np.array([phases.index(first if now < 14 else second)])), now) == ""
-        shown += [(now, command.state) for command in x.commands(now)[0]]
+    sent = play(x, 30, lambda now: Answer(np.array([phases.index(first if now < 14 else second)])))
     assert x.state.next_decision_s == 35
-    assert shown[0] == (0, first) and shown[-1] == (17, second), "the safety rules add yellow"
+    states = [(now, command.state) for now, command in sent]
+    assert states[0] == (0, first) and states[-1] == (17, second), "the safety rules add yellow"
 
 
 def test_installed_distribution_declares_a_dialect_under_its_name(load_city, install, grid_street):

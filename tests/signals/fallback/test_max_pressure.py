@@ -169,24 +169,6 @@ def test_current_green_is_kept_at_equal_pressure(crossing):
     assert chosen(made, 40) == "rrrG" and chosen(made, 60, in0=3, in3=3) == "rrrG"
 
 
-def test_policy_takes_over_from_the_green_that_is_shown(crossing):
-    x = intersection(crossing)
-    play(x, 40, late, readings_at=waiting)
-    assert x.safeties[0].shown == "rrrG"
-    answer = Answer(np.array([0]))
-    while x.mode is not ControlMode.POLICY:
-        x.apply_answer(answer, x.state.next_decision_s, None, readings(in3=9))
-        now = x.state.next_decision_s
-    sent = []
-    for k in range(40):
-        if x.state.next_decision_s <= now + k:
-            x.apply_answer(answer, now + k, None, readings(in3=9))
-        commands, overrides = x.commands(now + k)
-        assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
-        sent += [command.state for command in commands]
-    assert sent == ["rrry", "GgGr"]
-
-
 def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
     x = intersection(crossing, driven=True)
     play(x, 20, late, readings_at=waiting)
@@ -197,3 +179,11 @@ def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
     sent = play(x, 100, late, begin_s=60, readings_at=waiting)
     assert x.control_name == "MAX-PRESSURE" and not x.state.is_on_fallback_plan
     assert "rrrG" in [command.state for _, command in sent if isinstance(command, PermittedState)]
+
+
+def test_policy_takes_over_from_the_green_that_is_shown(crossing):
+    x = intersection(crossing)
+    play(x, 40, late, readings_at=waiting)
+    assert x.safeties[0].shown == "rrrG" and x.mode is ControlMode.FALLBACK
+    assert play(x, 100, lambda now: Answer(np.array([1])), begin_s=40, readings_at=waiting) == []
+    assert x.mode is ControlMode.POLICY
