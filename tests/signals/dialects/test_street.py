@@ -266,12 +266,6 @@ def test_decisions_are_due_when_the_green_may_change(sequencer):
     assert [sequencer.decides_at(now) for now in (118, 119, 120, 121)] == [False, False, True, True]
 
 
-def test_keeping_the_green_changes_nothing(sequencer):
-    before = sequencer.phase_state(130)
-    sequencer.apply_action(130, (0,))
-    assert sequencer.phase_state(130) == before and sequencer.decides_at(130)
-
-
 def test_times_begin_anew_when_the_policy_takes_over_again(sequencer):
     sequencer.apply_action(120, (2,))
     sequencer.note_shown(123)

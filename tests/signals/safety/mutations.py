@@ -4,7 +4,8 @@
 
 One process imports what the tests need, except for signals and tests, and forks for each
 mutant. The child compiles the mutant in memory, puts it in the place of its module, and
-runs the tests from the fastest to the slowest until one fails. No source file is changed. A mutant is killed if a test fails, or its tests do not end in time.
+runs the tests from the fastest to the slowest until one fails. No source file is changed.
+A mutant is killed if a test fails, or its tests do not end in time.
 """
 
 import argparse

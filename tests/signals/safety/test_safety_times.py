@@ -12,19 +12,11 @@ from signals.safety.safety_times import (
     SafetyTimes,
     movement_max_reds_s,
     program_times,
-    red_clearance_s,
     times_for,
-    yellow_s_at,
 )
 from signals.safety.signal_safety import SignalSafety
 from tests.signals.test_movement_names import approach, junction
 from tests.signals.test_movement_names import crossing as crossing_of
-
-SPEEDS = ((0.0, 3), (13.89, 3), (14.02, 3), (14.03, 4), (16.8, 4), (16.81, 5), (19.58, 5), (19.59, 6), (36.0, 6))
-"""(speed in m/s, yellow in s) on both sides of 50, 60 and 70 km/h, with the two decimals of networks."""
-
-PATHS = ((13.9, 10.0, 1.0), (0.5, 2.0, 2.3), (20.0, 0.5, 51.2), (13.9, 30.0, 0.0), (0.0, 3.0, 0.0), (13.9, 0.0, 0.0))
-"""(path in m, speed in m/s, red clearance in s); 0 m and 0 m/s are unknown."""
 
 CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
 
@@ -126,16 +118,6 @@ def test_times_without_bounds_or_all_red_have_none():
     assert times_for(contract, Safety(min_green_s=0), True).min_green_s == 0
 
 
-@pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)
-def test_yellow_is_that_of_the_approach_speed(mps, yellow_s):
-    assert yellow_s_at(mps) == yellow_s
-
-
-@pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
-def test_red_clearance_is_the_time_to_clear_the_path(path_m, mps, red_s):
-    assert red_clearance_s(path_m, mps) == pytest.approx(red_s)
-
-
 def running(crossing, *phases, kind="static"):
     """The crossing with a program. `phases`: states with their durations, such as "GgGr 20"."""
     states = [(phase.split()[0], float(phase.split()[1])) for phase in phases]
@@ -227,11 +209,6 @@ def test_a_crossing_has_no_change_times_of_the_program_and_gives_none_to_others(
     assert program_times(signal) == ([3, 0, 3, 4], [1, 0, 1, 1])
     shared = replace(signal, approach_mps=(14, 14, 14, 14))
     assert program_times(shared) == ([3, 0, 3, 4], [9, 9, 1, 1])
-
-
-def test_a_signal_that_is_off_has_no_change_times(crossing):
-    signal = replace(crossing, programs=(OFF_PROGRAM,), active_program=OFF_PROGRAM.id)
-    assert program_times(signal) == ([0] * 4, [0] * 4)
 
 
 def test_the_safety_rules_keep_the_programs_change_times(crossing):

@@ -76,11 +76,6 @@ class TestByExample:
         state, overrides = adopted(crossing, shown=shown).permit(requested, at_s)
         assert state.state == permitted and reasons(overrides) == overridden
 
-    def test_yielding_green_is_not_a_conflict(self, crossing):
-        assert ConflictRules(crossing).violation("GgGr") is None
-        assert ConflictRules(crossing).conflicts("GGGr") == [(1, 2), (2, 1)]
-        assert ConflictRules(crossing).conflicts("rgrg") == [(1, 3), (3, 1)], "neither yields"
-
     @pytest.mark.parametrize(
         ("times", "shown", "greens", "requests", "expected"),
         [
@@ -201,13 +196,6 @@ class TestByExample:
         safety = adopted(crossing, TIMES, "GgGr")
         safety.permit("Ggrr", 5)
         assert safety.shown == "Ggyr" and safety.allows("rrrG", 5)
-
-    def test_service_of_max_red_allows_no_other_green_until_it_is_served(self, crossing):
-        safety = adopted(crossing, replace(TIMES, max_red_s=30), "GgGr")
-        for now in range(30, 38):
-            safety.permit("GgGr", now)
-            assert [safety.allows(green, now) for green in BOTH] == [False, True], now
-        assert safety.allows("GgGr", 38)
 
     def test_links_that_yield_to_parts_of_each_other_may_only_both_show_g(self, crossing):
         permissive = crossing.permissive.copy()
@@ -455,12 +443,3 @@ def test_no_sequence_of_requests_breaks_a_rule(crossroads, data):
             now = round(now + step_s, 3)
             history.append((now, signal_safety.permit(requested, now)[0].state))
     assert_rules(signal_safety, times, history)
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_clearing_starts_no_conflict_whatever_is_requested(data):
-    signal = data.draw(st.sampled_from([*SIGNALS.values()]))
-    requested = data.draw(st.text("rgG", min_size=len(signal.links), max_size=len(signal.links)))
-    safety = SignalSafety(signal, TIMES)
-    assert safety.rules.conflicts(safety.permit(requested, 0, clearing=True)[0].state) == []
