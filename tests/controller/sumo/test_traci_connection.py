@@ -235,16 +235,6 @@ def test_api_is_usable_only_after_the_states_are_received(ends):
     assert connection.shown() == {"X": "Gr"}
 
 
-def test_close_waits_for_its_answer(ends):
-    connection, sumo = ends
-    connection.track({"TL": LANES}, [], {"X": 200})
-    read(ends, states=b"")
-    sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
-    with answering(sumo, CLOSE, wire.ok(wire.CLOSE), closes=True):
-        connection.close()
-    assert sumo.recv(1 << 16) == b"", "reset: an answer was not read"
-
-
 def test_switch_program_works_after_rejected_states(ends):
     connection, sumo = ends
     read(ends, states=b"")
