@@ -91,12 +91,3 @@ def test_counts_are_of_the_same_moment_as_vehicles(connection):
     connection.read(("C2",))
     assert connection.readings.by_vehicle is NO_VEHICLES
     assert connection.readings.vehicles[[connection.lanes.index(lane) for lane in counted["C2"]]].sum() > 0
-
-
-def test_vehicle_lanes_without_counted_lanes_are_read(connection):
-    lanes = lanes_of(connection, "B1")
-    connection.track({"B1": []}, [], {"B1": 4}, {"B1": lanes})
-    connection.advance(100.0)
-    connection.read(("B1",))
-    assert read_vehicles(connection) == requested(connection.api, lanes) != []
-    assert not connection.readings.counts.any()

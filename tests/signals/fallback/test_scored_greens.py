@@ -95,61 +95,36 @@ class Played:
         return (AHEAD, ARROW, OTHER)[green]
 
 
-KINDS = pytest.mark.parametrize("kind", [MaxPressure, Greedy])
+NONE, STRAIGHT = [False, False, False], [True, False, False]
 
 
-@KINDS
-def test_a_queue_that_stands_under_a_green_is_tried_with_the_next(kind, signal):
-    played = Played(kind, signal)
-    assert [played.shown(6) for _ in range(4)] == [AHEAD, ARROW, ARROW, AHEAD]
-
-
-@KINDS
-def test_a_queue_that_shrinks_keeps_its_green(kind, signal):
-    played = Played(kind, signal)
-    assert [played.shown(queue) for queue in (6, 5, 4, 3)] == [AHEAD] * 4
-
-
-@KINDS
-def test_a_lane_that_moves_again_counts_for_all_its_links(kind, signal):
-    played = Played(kind, signal)
-    assert [played.shown(queue) for queue in (6, 6, 6)] == [AHEAD, ARROW, ARROW]
-    assert played.made.state.signals[0].tried == [True, False, False]
-    played.shown(5)
-    assert played.made.state.signals[0].tried == [False, False, False]
-
-
-@KINDS
-def test_a_lane_of_one_link_counts_however_long_it_stands(kind, signal):
-    """Before a full exit nothing moves under any green."""
-    played = Played(kind, signal)
-    assert [played.shown(0, other=6) for _ in range(5)][1:] == [OTHER] * 4  # after the first one's min green
-
-
-@KINDS
-def test_a_yielding_link_is_never_ruled_out(kind, signal):
-    """Its vehicle waits for a gap, and may be the first one."""
-    played = Played(kind, signal, ("Ggr", "rGr", OTHER))
-    played.shown(6)
-    played.shown(6)
-    assert played.made.state.signals[0].tried == [True, False, False]
-
-
-@KINDS
-def test_standing_during_a_change_says_nothing(kind, signal):
-    """The lane had no green in the last 5 s."""
-    played = Played(kind, signal)
-    assert [played.shown(0, other=6) for _ in range(2)] == [AHEAD, OTHER]
-    played.shown(6, other=6)
-    assert played.made.state.signals[0].tried == [False, False, False]
-
-
-@KINDS
-def test_the_first_decision_knows_of_no_queue_before(kind, signal):
-    played = Played(kind, signal)
-    played.now = 20
-    played.shown(6)
-    assert played.made.state.signals[0].tried == [False, False, False]
+@pytest.mark.parametrize("kind", [MaxPressure, Greedy])
+@pytest.mark.parametrize(
+    ("first_green", "begin_s", "queues", "shown", "tried"),
+    [
+        pytest.param(
+            AHEAD, 5, [(6, 1)] * 4, [AHEAD, ARROW, ARROW, AHEAD], None, id="a queue that stands is tried next"
+        ),
+        pytest.param(AHEAD, 5, [(6, 1), (5, 1), (4, 1), (3, 1)], [AHEAD] * 4, NONE, id="a queue that shrinks"),
+        pytest.param(AHEAD, 5, [(6, 1)] * 3, [AHEAD, ARROW, ARROW], STRAIGHT, id="a link that was tried"),
+        pytest.param(
+            AHEAD, 5, [(6, 1)] * 3 + [(5, 1)], None, NONE, id="a lane that moves again counts for all its links"
+        ),
+        # before a full exit nothing moves under any green; the first green has its min green
+        pytest.param(AHEAD, 5, [(0, 6)] * 5, [AHEAD] + [OTHER] * 4, None, id="a lane of one link that stands"),
+        # its vehicle waits for a gap, and may be the first one
+        pytest.param("Ggr", 5, [(6, 1)] * 2, None, STRAIGHT, id="a yielding link is never ruled out"),
+        # the lane had no green in the last 5 s
+        pytest.param(AHEAD, 5, [(0, 6)] * 2 + [(6, 6)], None, NONE, id="standing during a change says nothing"),
+        pytest.param(AHEAD, 20, [(6, 1)], None, NONE, id="the first decision knows of no queue before"),
+    ],
+)
+def test_links_that_the_first_vehicles_of_a_lane_wait_for(kind, signal, first_green, begin_s, queues, shown, tried):
+    played = Played(kind, signal, (first_green, ARROW, OTHER))
+    played.now = begin_s
+    greens = [played.shown(*queue) for queue in queues]
+    assert shown is None or greens == shown
+    assert tried is None or played.made.state.signals[0].tried == tried
 
 
 def test_a_green_that_is_not_shown_yet_has_been_shown_for_no_time():
