@@ -10,7 +10,6 @@ import numpy as np
 
 from city import config as city_config
 from city.errors import InputError
-from city.lanes import is_internal
 from city.network import StreetNetwork
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
@@ -27,10 +26,7 @@ from controller.sumo.network import (
 from protos import policy_pb2 as pb
 from signals import dialects
 from signals.change_times import change_times, signal_safeties, with_street_changes
-from signals.fallback import greedy, max_pressure
-from signals.fallback.greedy import Greedy
-from signals.fallback.max_pressure import MaxPressure
-from signals.fallback.scored_greens import GreenScore, ScoredGreens
+from signals.fallback.scored_greens import Greedy, GreenScore, MaxPressure, ScoredGreens
 from signals.intersection import Intersection
 from signals.movement_names import MovementNames
 from signals.observation import Floats
@@ -203,13 +199,11 @@ def lanes_to_read(tls: ControlledTls) -> LanesToRead:
         outflow_lanes += lanes if dialects.of(contract).counts_outflow(contract) else []
         signals = [street.signals[signal] for signal in contract.signal_ids]
         if with_pressure:
-            lanes += [lane for signal in signals for lane in _roads(max_pressure.lanes_of(signal, street.lanes_behind))]
+            lanes += [lane for signal in signals for lane in MaxPressure.lanes_of(signal, street.lanes_behind)]
         lanes_of[contract.tl] = lanes
         vehicle_lanes = list(dialects.of(contract).vehicle_lanes(contract))
         if tls.driver == Greedy.name:
-            vehicle_lanes += [
-                lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))
-            ]
+            vehicle_lanes += [lane for signal in signals for lane in Greedy.lanes_of(signal, street.lanes_behind)]
         vehicle_lanes_of[contract.tl] = vehicle_lanes
     crossings = [a for c in tls.contracts for signal in c.signals for a in signal.approaches if a.walking_areas]
     walking_areas_of = {crossing.lane_id: list(crossing.walking_areas) for crossing in crossings}
@@ -242,11 +236,6 @@ def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLa
         pressure,
         driving,
     )
-
-
-def _roads(lanes: Iterable[str]) -> list[str]:
-    """The lanes without crossings and walking areas, which are inside junctions: no vehicle uses them."""
-    return [lane for lane in lanes if not is_internal(lane)]
 
 
 def _scored_greens(

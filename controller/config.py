@@ -21,8 +21,7 @@ from controller.sumo.access import MAX_INT32, SumoAccess
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from serving.client.tls_files import FLAGS as TLS_FLAGS
 from signals import dialects
-from signals.fallback.greedy import Greedy
-from signals.fallback.max_pressure import MaxPressure
+from signals.fallback.scored_greens import Greedy, MaxPressure
 
 SERVED = "served"
 BASELINES = (MaxPressure.name, Greedy.name)

@@ -29,7 +29,7 @@ from controller.release import Stop, abandon, log_connection_lost, release, rele
 from controller.sumo import libsumo_connection, start
 from controller.sumo.connection import ApiConnection, CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city, other_programs
-from controller.sumo.traci_connection import check_decodable
+from controller.sumo.traci_connection import traci_errors
 from controller.sumo.tripinfo import check_complete
 from controller.telemetry import tracing
 from controller.telemetry.health import Health, HttpServer
@@ -138,7 +138,8 @@ def _closed_if_control_does_not_begin(connection: ApiConnection) -> Iterator[Non
     """Close the connection if the block fails. Raises InputError if SUMO ended, rejected a request or sent damaged
     bytes."""
     try:
-        yield
+        with traci_errors(lambda error: error):
+            yield
     except (connection.connection_error, SumoConnectionLost) as error:
         connection.close()
         raise InputError(f"SUMO ended before the control began: {connection.error_message() or error}") from None
@@ -146,8 +147,6 @@ def _closed_if_control_does_not_begin(connection: ApiConnection) -> Iterator[Non
         connection.close()
         if isinstance(error, CommandRejected):
             raise InputError(f"SUMO rejected a request before the control began: {error}") from None
-        if isinstance(error, Exception):
-            check_decodable(error)
         raise
 
 

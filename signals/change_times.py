@@ -46,7 +46,6 @@ class ChangeTimes:
     total_s: float
     """The longest change: with pedestrians, who clear their crossings while vehicles keep their green."""
     yellow_s: float
-    """The longest yellow."""
     max_green_s: float = math.inf
     recorded_s: float = 0.0
     """The longest change in a training that recorded it (with the street's floors), else 0."""
@@ -140,18 +139,14 @@ def describe_short_reds(pairs: Iterable[tuple[pb.PolicyContract, Sequence[Signal
     none where [safety] sets that red."""
     short = []
     for contract, safeties in pairs:
-        # (missing, own, computed) of the link that misses most
-        worst = max(
-            (
-                (computed_s - own_s, own_s, computed_s)
-                for safety in safeties
-                if safety.times.by_program
-                for own_s, computed_s in zip(safety.clearance_s, _computed_reds_s(safety), strict=True)
-            ),
-            default=(0.0, 0.0, 0.0),
-        )
-        if worst[0] > MIN_DIFFERENCE_S:
-            short.append((worst[0], f"{contract.tl} ({worst[1]:.3g} s, not {worst[2]:.3g} s)"))
+        reds_s = [
+            (red_clearance_s(path_m, mps), own_s)
+            for network, own in ((safety.network, safety.clearance_s) for safety in safeties if safety.times.by_program)
+            for own_s, path_m, mps in zip(own, network.path_m, network.slowest_mps, strict=True)
+        ]
+        computed_s, own_s = max(reds_s, key=lambda red: (red[0] - red[1], red[1]), default=(0.0, 0.0))
+        if computed_s - own_s > MIN_DIFFERENCE_S:
+            short.append((computed_s - own_s, f"{contract.tl} ({own_s:.3g} s, not {computed_s:.3g} s)"))
     if not short:
         return []
     ordered = [text for _, text in sorted(short, key=lambda item: -item[0])]
@@ -159,11 +154,6 @@ def describe_short_reds(pairs: Iterable[tuple[pb.PolicyContract, Sequence[Signal
         "programs have less red before a foe's green than vehicles need to clear the junction: "
         f'{names.listed(ordered, MAX_NAMED_PROGRAMS)}; all_red_s = "computed" under [safety] in city.toml adds it'
     ]
-
-
-def _computed_reds_s(safety: SignalSafety) -> list[float]:
-    network = safety.network
-    return [red_clearance_s(*link) for link in zip(network.path_m, network.slowest_mps, strict=True)]
 
 
 def describe_arms(pairs: Iterable[tuple[pb.PolicyContract, Sequence[SignalSafety]]]) -> str:
@@ -250,7 +240,6 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
 
 
 def _describe(changes: Sequence[ChangeTimes], how: str) -> list[str]:
-    """Lines that name the TLs. `changes`: those with the largest difference first."""
     if not changes:
         return []
     worst = changes[0]

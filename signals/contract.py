@@ -140,5 +140,4 @@ def require_controllable(
 
 
 def _chosen(city: City, tls: Iterable[str], street: StreetNetwork) -> list[tuple[str, list[PolicySignal]]]:
-    """(TL, its signals as a policy sees them). Raises InputError."""
     return [(tl, policy_signals.of_tl(city.tls[tl], signals_of(city, city.tls[tl], street))) for tl in tls]

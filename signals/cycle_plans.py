@@ -12,7 +12,7 @@ import numpy as np
 
 from city.errors import InputError
 from city.network import ProgramPhase, is_green
-from signals.observation import PhaseState
+from signals.observation import PhaseSequencer, PhaseState
 from signals.saved_state import SavedState
 
 MAX_VARIABLE_PHASES = 10
@@ -131,7 +131,7 @@ class PlansState(SavedState):
     """A multiple of the decision interval."""
 
 
-class PlanSequencer:
+class PlanSequencer(PhaseSequencer):
     """`offset`, `gr`, `gro`: the signals run plans; decisions change their offsets and green splits."""
 
     def __init__(
@@ -162,9 +162,6 @@ class PlanSequencer:
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(plan.phases[i].state for plan, i in zip(self._plans, self._phases(now), strict=True))
-
-    def note_shown(self, now: float, signal: int) -> None:
-        """Do nothing: no time counts from when a state is shown."""
 
     def phase_state(self, now: float) -> PhaseState:
         return PhaseState(self._phases(now), True)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from signals.observation import PhaseState
+from signals.observation import PhaseSequencer, PhaseState
 from signals.saved_state import SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
@@ -37,7 +37,7 @@ class GreenPhasesState(SavedState):
     """Dialect street: when the current green is, or was first, shown."""
 
 
-class GreenPhaseSequencer:
+class GreenPhaseSequencer(PhaseSequencer):
     """Green phases of one signal, chosen by index, with yellow and all-red in between."""
 
     def __init__(
@@ -110,14 +110,8 @@ class GreenPhaseSequencer:
         changes = (state.yellow_end_s, state.green_from_s) if state.yellow is not None else ()
         return next((moment for moment in changes if moment > now), math.inf)
 
-    def note_asked(self, now: float) -> None:
-        """Do nothing: every answer may be a decision."""
-
     def next_decision_s(self, now: float) -> float:
         return next_multiple_s(now, self.state.begin_s, self._delta_time_s)
-
-    def decides_at(self, now: float) -> bool:
-        return True
 
 
 def yellow_between(green: str, following: str) -> str:

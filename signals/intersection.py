@@ -12,12 +12,11 @@ from typing import Any
 from city.config import Controller as ControllerSettings
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
-from signals.dialects import PhaseSequencer
 from signals.fallback.control_mode import ControlMode, ModeState, OperatorMode, next_mode, operator_mode
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Observation, Observer, PhaseState, Readings, Shares
+from signals.observation import Observation, Observer, PhaseSequencer, PhaseState, Readings, Shares
 from signals.policy import ActionSpace, Answer, InvalidAction
 from signals.safety.signal_safety import (
     RECHECK_INTERVAL_S,
@@ -47,7 +46,6 @@ class IntersectionState(SavedState):
 
     observer: SavedState | None
     sequencer: SavedState | None
-    """The policy's sequencer."""
     max_pressure: SavedState | None
     driver: SavedState | None
     signals: list[SignalState]
@@ -57,7 +55,6 @@ class IntersectionState(SavedState):
     """When it needs commands next."""
     source: StateSource = StateSource.POLICY
     requested: tuple[str, ...] = ()
-    """The states requested last, by signal."""
     is_on_fallback_plan: bool = False
     """True if the signals run their own programs, or are on the way there."""
     enter_plan_by_s: float | None = None
@@ -243,7 +240,6 @@ class Intersection:
             self.state.next_decision_s = now
 
     def _drive(self, driver: ScoredGreens, now: float, shown: Sequence[str] | None, readings: Readings) -> None:
-        """Let the driver decide, unless an operator has taken the TL."""
         if self.mode is ControlMode.FIXED:
             self._observe_plan(now, shown)
             self._run_fallback(now, None)
@@ -276,18 +272,12 @@ class Intersection:
         elif not self.state.is_on_fallback_plan:
             if self.state.enter_plan_by_s is None:
                 self.state.enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
-            self.state.is_on_fallback_plan = not self._must_finish_service(now, self.state.enter_plan_by_s)
-
-    def _must_finish_service(self, now: float, enter_plan_by_s: float) -> bool:
-        """True if the plan must wait for a green that serves a link beyond max red.
-
-        A TL that alternates between modes would restart that service each time and never
-        reach the green. The plan waits for one such green at most: other links may wait too.
-        """
-        return now < enter_plan_by_s and any(safety.is_serving for safety in self.safeties)
+            # The plan waits for one green that serves a link beyond max red, as other links may wait too: a TL that
+            # alternates between modes would restart that service each time and never reach the green.
+            is_serving = any(safety.is_serving for safety in self.safeties)
+            self.state.is_on_fallback_plan = now >= self.state.enter_plan_by_s or not is_serving
 
     def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
-        """Take over from the fallback, if it was in control."""
         self.state.enter_plan_by_s = None
         if self.state.source is not StateSource.POLICY:
             self.state.source = StateSource.POLICY

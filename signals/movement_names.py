@@ -42,7 +42,6 @@ class SignalApproach:
     speed_mps: float = 0.0
     lanes: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
-    """The kinds of its movements."""
 
 
 def approaches(signal: SignalNetwork) -> list[SignalApproach]:
@@ -107,7 +106,6 @@ class MovementGroup:
     approach: str
     """Such as `northbound`; what a crossing crosses."""
     kind: str
-    """through, left, right, U-turn or crossing."""
     heading_deg: float
     """Compass heading of its traffic; of a crossing, the direction of the leg that it crosses."""
     links: tuple[int, ...]
@@ -282,12 +280,10 @@ def movement_names(signal: SignalNetwork, stated: Mapping[str, str] = {}) -> Mov
 
 
 def _states(signal: SignalNetwork) -> set[str]:
-    """The states of a signal's programs."""
     return {phase.state for program in signal.programs for phase in program.phases}
 
 
 def _place(group: MovementGroup) -> tuple[bool, int, str, int]:
-    """Sort key of groups."""
     kind = _ORDER.index(group.kind) if group.kind in _ORDER else 0
     eighth = round(group.heading_deg / 45.0) % len(COMPASS)
     return group.kind == CROSSING, eighth, group.approach, kind
@@ -298,7 +294,6 @@ def _crossings(signal: SignalNetwork) -> list[Movement]:
 
 
 def _approach_names(approach: SignalApproach) -> Sequence[str]:
-    """Names of an approach, the preferred one first."""
     bound = f"{_compass(approach.heading_deg)}bound"
     return bound, f"{bound} on {approach.street or approach.road}", f"{bound} on {approach.road}"
 

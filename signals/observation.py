@@ -1,4 +1,4 @@
-"""Lane readings, and the observers that turn them into observations."""
+"""Lane readings, the observers that turn them into observations, and the sequencers that turn actions into states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ MAX_CACHED_BATCHES = 256
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Observation = NDArray[np.float32]
+ActionValues = Sequence[float]
+"""The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
 
 
 class PhaseState(NamedTuple):
@@ -112,6 +114,46 @@ class Observer(Protocol):
 
     def decided(self, readings: Readings) -> None:
         """Record that the observation of these readings led to a decision: volumes count from it."""
+        return
+
+
+class PhaseSequencer(Protocol):
+    """Turns the decisions of one TL into the states that its signals should show, second by second.
+
+    The states are only requested: the safety rules have the last word. Moments
+    are rounded to the millisecond (`simulation_time`).
+    """
+
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        """Take over from the states that are shown; `start`: at the beginning of the run."""
+
+    def apply_action(self, now: float, action: ActionValues) -> None:
+        """Start the change that the policy's action requests."""
+
+    def requested_states(self, now: float) -> tuple[str, ...]:
+        """The state that each signal should show at second `now`."""
+
+    def note_shown(self, now: float, signal: int) -> None:
+        """Record that signal number `signal` shows its requested state at second `now`: safety rules may have delayed
+        it."""
+        return
+
+    def phase_state(self, now: float) -> PhaseState:
+        """The TL's own phases at second `now`, for its observation."""
+
+    def next_change_s(self, now: float) -> float:
+        """When the requested states next change without a decision, in s; inf if they do not."""
+
+    def note_asked(self, now: float) -> None:
+        """Record that the policy was asked at `now`, with or without an answer: its next decision is a later one."""
+        return
+
+    def next_decision_s(self, now: float) -> float:
+        """The first decision moment after `now`."""
+
+    def decides_at(self, now: float) -> bool:
+        """True if a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
+        return True
 
 
 class ObserverGroup(Protocol):

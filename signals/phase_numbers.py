@@ -62,7 +62,6 @@ class PhaseNumbers:
 
     signal: str
     phases: tuple[NemaPhase, ...]
-    """In order of their numbers."""
     phase_of_lane: dict[str, int]
     """Incoming vehicle lane -> the phase of its through movement, else of its left turn, else of its right turn."""
 
@@ -159,7 +158,6 @@ def number_phases(
 
 
 def _through_numbers(approaches: Sequence[SignalApproach], stated: Mapping[str, int]) -> dict[str, int]:
-    """By road, the number of its through movement. Raises InputError."""
     if not approaches:
         return {}
     first = min(approaches, key=lambda approach: _main_street(approach, approaches))

@@ -65,18 +65,13 @@ def of_tl(
                 f"{tl.name}: the policy was trained on program {trained!r} of signal {network.id}, but [tl.{tl.name}] "
                 f"has program = {tl.program!r}; remove the key, or train it again"
             )
-        if trained is not None:
-            program = _named_program(
-                tl,
-                network,
-                trained,
-                "which the policy was trained on",
-                "add it to the network, or train the policy again",
+        if (name := tl.program if trained is None else trained) is not None:
+            source, remedy = (
+                (f"which [tl.{tl.name}] names", "set program to one that it has")
+                if trained is None
+                else ("which the policy was trained on", "add it to the network, or train the policy again")
             )
-        elif tl.program is not None:
-            program = _named_program(
-                tl, network, tl.program, f"which [tl.{tl.name}] names", "set program to one that it has"
-            )
+            program = _named_program(tl, network, name, source, remedy)
         else:
             program = network.first_program if takes_first else running_program(network)
         follows_sumo_rl = takes_first and program is network.first_program
@@ -90,7 +85,6 @@ def of_tl(
 
 
 def _named_program(tl: TL, network: SignalNetwork, name: str, source: str, remedy: str) -> Program:
-    """The program with an id. Raises InputError; `source` is its text about where the id comes from."""
     for program in network.programs:
         if program.id == name:
             return program
@@ -130,8 +124,6 @@ def lasting_greens(network: SignalNetwork, program: Program) -> list[str]:
 
 @dataclass
 class _Run:
-    """Phases in a row that are equal for vehicles."""
-
     key: str
     seconds: float
     green_links: dict[int, bool]
@@ -243,5 +235,4 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
 
 
 def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
-    """True if a program's greens differ from those of the policy's program."""
     return set(distinct_greens(signal.network, signal.program)) != set(distinct_greens(signal.network, program))

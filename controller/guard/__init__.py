@@ -6,7 +6,7 @@ guard is SUMO's client and the controller is the guard's:
     SUMO <--TraCI--> guard <--TraCI, loopback--> controller (may be killed and started again)
 
 `relay` forwards messages. `handover` has the plans that the controller registers with
-the guard, by which `hand_back` brings the signals onto their fallback plans after the
-connection to the controller is lost. `listener` accepts the next controller. `start`
-finds or starts a guard.
+the guard, and brings the signals onto their fallback plans by them after the connection
+to the controller is lost. `listener` accepts the next controller. `start` finds or starts
+a guard.
 """

@@ -22,15 +22,13 @@ from city import config as city_config
 from city import logs, program
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
-from controller.guard.hand_back import hand_back
-from controller.guard.handover import SignalHandover
+from controller.guard.handover import SignalHandover, hand_back
 from controller.guard.listener import TraciListener, settings
-from controller.guard.other_clients import count_connections
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import access, start, wire
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
-from controller.sumo.traci_connection import TraciConnection, check_decodable
+from controller.sumo.traci_connection import TraciConnection, traci_errors
 
 log = logging.getLogger("controller.guard")
 
@@ -38,6 +36,8 @@ ALONE_CHECK_INTERVAL_S = 1.0
 """Wall time between two checks for other clients."""
 MIN_STEP_S = 1.0
 """Simulated seconds per step while no controller is connected."""
+CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+ESTABLISHED = "01"
 
 
 class Observers(NamedTuple):
@@ -51,23 +51,17 @@ class Observers(NamedTuple):
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """Settings of one guard, from flags and city.toml."""
+    """Settings of one guard, from city.toml and the flags of the same names, which explain them."""
 
     sumo: SumoAccess
     watchdog_s: float
-    """Wall time for which a controller may be silent."""
     first_controller_timeout_s: float
-    """Wall time for which the simulation waits for a controller, at the start or without other clients."""
     idle_timeout_s: float
-    """Wall time for which the guard keeps stepping the simulation without a controller."""
     end_s: float
-    """Simulated second at which the guard stops waiting for a controller."""
     is_only_client: bool
-    """True if a running SUMO has no other client."""
     ends_with_controller: bool
     """True if the guard ends after a controller that closes its connection."""
     port: int
-    """Loopback port for the controller; 0 for a free one."""
     pid_file: Path | None
     lock: int | None
     """Descriptor of the lock under which a controller has started the guard."""
@@ -321,7 +315,6 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> GuardCon
 
 
 def _watchdog_s(args: argparse.Namespace) -> float:
-    """The watchdog's time from --watchdog-s, else from city.toml. Raises InputError."""
     watchdog_s: float | None = args.watchdog_s
     if watchdog_s is None:
         watchdog_s = city_config.load_if_exists(args.city).controller.watchdog_s
@@ -385,16 +378,30 @@ def _open(config: GuardConfig, opened: list[Guard]) -> Guard:
             # a running SUMO may have clients that this machine does not see
             return config.is_only_client if config.sumo.attach is not None else count_connections(port) == 1
 
-        try:
+        def ended(error: Exception) -> InputError:
+            return InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}")
+
+        with traci_errors(ended):
             guard = Guard(connection, listener, config, is_alone, observers)
-        except Exception as error:
-            check_decodable(error)
-            if not isinstance(error, (SumoConnectionLost, connection.connection_error, OSError)):
-                raise
-            raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None
         opened.append(guard)
         undo.pop_all()
         return guard
+
+
+def count_connections(port: int, tables: tuple[Path, ...] = CONNECTION_TABLES) -> int | None:
+    """Number of established connections to a TCP port of this machine, as TraCI has no command for SUMO's clients; None
+    if the system has no table of them."""
+    count = None
+    for table in tables:
+        try:
+            rows = table.read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue  # not Linux, or no IPv6
+        ports = [
+            int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in map(str.split, rows) if state == ESTABLISHED
+        ]
+        count = (count or 0) + ports.count(port)
+    return count
 
 
 if __name__ == "__main__":

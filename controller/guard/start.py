@@ -87,7 +87,6 @@ def open_guarded(
 
 
 def _flags(sumo: SumoAccess, watchdog_s: float, end_s: float | None) -> list[str]:
-    """The command line of a guard, without its own files."""
     flags = ["--watchdog-s", str(watchdog_s)]
     flags += ["--order", str(sumo.order)] if sumo.order is not None else []
     flags += ["--end", str(end_s)] if end_s is not None else []

@@ -113,7 +113,6 @@ def fetch_contracts(
 
 
 def _versions(client: Client, tl: str) -> str:
-    """Text that lists the served versions of a model; "" if there are none."""
     try:
         served = [status.version for status in client.status(tl) if status.state == AVAILABLE]
     except ServingError:
@@ -145,7 +144,6 @@ class ComparedContract(NamedTuple):
 
     is_same: bool
     contract: pb.PolicyContract | None
-    """None if it is invalid."""
 
 
 class ComparedContracts(NamedTuple):

@@ -217,7 +217,6 @@ class ServedFleet:
         return due | {tl for tl in tls if tl not in self._own_versions}
 
     def _exclusion(self, tl: str, contract: pb.PolicyContract, member: pb.Member | None) -> str:
-        """Why a fleet with this member does not answer for a TL; "" if it does."""
         if member is None:
             return "is not in it"
         if not same_contract(member.contract, contract):
@@ -237,7 +236,6 @@ class ServedFleet:
         return "" if origin == member.contract.origin else "was exported again since; build the fleet again"
 
     def _own_version(self, tl: str, timeout_s: float = CALL_TIMEOUT_S) -> int | None:
-        """The version of a TL's own model that the server answers with; None if it serves none."""
         try:
             return self._served_version(tl, timeout_s)
         except (ModelNotFound, BadRequest):  # BadRequest: an unknown label

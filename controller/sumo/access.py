@@ -17,7 +17,6 @@ class SumoAccess:
     attach: tuple[str, int] | None = None
     """(host, port) of a running SUMO; without it, the program starts one."""
     arguments: Sequence[str] = ()
-    """Arguments of the started SUMO."""
     clients: int = 1
     """Clients that the started SUMO waits for, including this one."""
     port: int = 0
@@ -25,7 +24,6 @@ class SumoAccess:
     order: int | None = None
     """TraCI order of this client among several clients of one simulation."""
     gui: bool = False
-    """True if sumo-gui is started in the place of sumo."""
 
     @property
     def has_other_clients(self) -> bool:

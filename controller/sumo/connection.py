@@ -355,7 +355,6 @@ class StepCollector(TrackedLanes):
         self._shown_before: list[tuple[float, Sequence[str]]] = []
         """By segment since the last reading without the last one: its end in s, and the states in it."""
         self._rejected: dict[str, str] = {}
-        """SUMO's error text by signal, of the commands since the last reading."""
         self._detectors = TrackedDetectors((), 0.0, 1.0)
 
     def _take_result(self, time_s: float) -> StepResult:

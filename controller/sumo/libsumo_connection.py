@@ -191,18 +191,6 @@ class LibsumoConnection(StepCollector):
         else:
             raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
 
-    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """Do nothing: this SUMO has no other clients."""
-
-    def register_handover(self, content: bytes) -> None:
-        """Do nothing: SUMO ends with this process, so there is no guard."""
-
-    def keep_alive(self) -> None:
-        """Do nothing: there is no guard."""
-
-    def check_open(self) -> None:
-        """Do nothing: SUMO ends with this process."""
-
     def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in links_of]
 
@@ -212,8 +200,10 @@ class LibsumoConnection(StepCollector):
         except self.api.TraCIException as error:
             raise CommandRejected(str(error)) from None
 
-    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """Do nothing: SUMO ends with this process."""
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
+        """SUMO ends with this process, so there is no guard, and it has no other clients."""
+
+    mark_controlled = register_handover = keep_alive = check_open = abandon = _do_nothing
 
     def error_message(self) -> str:
         return ""

@@ -154,7 +154,6 @@ class _Silence:
         self._logged_s = 0.0
 
     def go_on(self, consequence: str) -> None:
-        """Note that SUMO has not answered yet."""
         now = self._clock()
         if self._since_s is None:
             self._since_s = self._logged_s = now

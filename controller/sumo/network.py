@@ -39,9 +39,7 @@ class RunningSignal:
     """A signal in the running simulation."""
 
     fallback_program_id: str
-    """The program of its fallback plan."""
     shown: str
-    """The state that the signal shows."""
     programs: Mapping[str, Program]
     """By id, in SUMO's order."""
 

@@ -13,7 +13,7 @@ from city.errors import InputError
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.programs import StderrReader, sumo_gui_program, sumo_program
-from controller.sumo.traci_connection import TraciConnection, check_decodable
+from controller.sumo.traci_connection import TraciConnection, traci_errors
 
 log = logging.getLogger("controller")
 
@@ -69,7 +69,6 @@ def connect(sumo: SumoAccess, interrupts: Interrupts) -> TraciConnection:
 
 
 def _start(sumo: SumoAccess, port: int, interrupts: Interrupts) -> TraciConnection:
-    """Start a SUMO that listens on a port, and connect to it. Raises InputError."""
     program = sumo_gui_program() if sumo.gui else sumo_program()
     log_clients(port, sumo.clients)
     command = [program, *sumo.arguments, "--remote-port", str(port), "--num-clients", str(sumo.clients)]
@@ -114,13 +113,34 @@ def attach(
     """
     stderr = StderrReader(process.stderr if process is not None else None)
     connection = _connected(address, process, stderr)
+    where = f"{address[0]}:{address[1]}"
+
+    def ended(error: Exception) -> InputError:
+        if process is not None:
+            return InputError(f"SUMO ended before the simulation began: {stderr.error() or error}")
+        return InputError(
+            f"{where} closed the connection ({error}): SUMO ended, or it is not a SUMO server, or it is a guard that "
+            "has a controller"
+        )
+
     try:
-        if order is not None:
-            _set_order(connection, order, address, process, stderr)
+        with traci_errors(ended):
+            if order is not None:
+                _set_order(connection, order, where)
     except BaseException:
         _close(connection)
         raise
     return TraciConnection(connection, process, stderr, interrupts, through_guard)
+
+
+def _set_order(connection: Any, order: int, where: str) -> None:
+    """Set this client's TraCI order; SUMO answers once all its clients have connected. Raises InputError."""
+    try:
+        connection.setOrder(order)
+    except traci.TraCIException as error:
+        raise InputError(
+            f"SUMO at {where} rejects order {order} for this client: {error}; pass another --order"
+        ) from None
 
 
 def _connected(address: tuple[str, int], process: subprocess.Popen[bytes] | None, stderr: StderrReader) -> Any:
@@ -141,30 +161,3 @@ def _connected(address: tuple[str, int], process: subprocess.Popen[bytes] | None
                     f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}"
                 ) from None
             time.sleep(CONNECT_INTERVAL_S)
-
-
-def _set_order(
-    connection: Any,
-    order: int,
-    address: tuple[str, int],
-    process: subprocess.Popen[bytes] | None,
-    stderr: StderrReader,
-) -> None:
-    """Set this client's TraCI order; SUMO answers once all its clients have connected. Raises InputError."""
-    host, port = address
-    try:
-        connection.setOrder(order)
-    except traci.TraCIException as error:
-        raise InputError(
-            f"SUMO at {host}:{port} rejects order {order} for this client: {error}; pass another --order"
-        ) from None
-    except Exception as error:
-        check_decodable(error)
-        if not isinstance(error, (traci.FatalTraCIError, OSError)):
-            raise
-        if process is not None:
-            raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
-        raise InputError(
-            f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
-            "or it is a guard that has a controller"
-        ) from None

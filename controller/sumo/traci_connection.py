@@ -7,8 +7,9 @@ import contextlib
 import functools
 import socket
 import subprocess
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,52 +34,81 @@ from controller.sumo.connection import (
 from controller.sumo.detector_wire import DetectorGetters
 from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
-from controller.sumo.signal_commands import decode_rejections, encode_commands
 from controller.sumo.tracked_detectors import TrackedDetectors
 from controller.sumo.wire import MalformedMessage
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
-from signals.safety.signal_safety import SignalCommand
+from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 Decoded = TypeVar("Decoded")
 CLOSE = wire.message([wire.command(wire.CLOSE, b"")])
-_LANE_VARIABLES = (
-    (tc.LAST_STEP_VEHICLE_NUMBER, tc.TYPE_INTEGER),
-    (tc.LAST_STEP_VEHICLE_HALTING_NUMBER, tc.TYPE_INTEGER),
-    (tc.LAST_STEP_LENGTH, tc.TYPE_DOUBLE),
-)
-"""Variables of a lane: two ints, then a double."""
-_SPEED_VARIABLES = ((tc.LAST_STEP_VEHICLE_NUMBER, tc.TYPE_INTEGER), (tc.LAST_STEP_MEAN_SPEED, tc.TYPE_DOUBLE))
+_Variables = tuple[tuple[int, int], ...]
+"""Variables of a lane, each with its type."""
+_COUNT = (tc.LAST_STEP_VEHICLE_NUMBER, tc.TYPE_INTEGER)
+_HALTING = (tc.LAST_STEP_VEHICLE_HALTING_NUMBER, tc.TYPE_INTEGER)
+_LANE_VARIABLES = (_COUNT, _HALTING, (tc.LAST_STEP_LENGTH, tc.TYPE_DOUBLE))
+_TRAFFIC_VARIABLES = (_COUNT, (tc.LAST_STEP_MEAN_SPEED, tc.TYPE_DOUBLE))
 
 
-def check_decodable(error: Exception) -> None:
-    """Raise InputError if traci raised the error while it decoded an answer: damaged bytes give any kind of error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
-    if module.partition(".")[0] != "traci" or isinstance(error, (traci.FatalTraCIError, OSError)):
-        return
-    raise InputError(
-        f"SUMO sent an answer that cannot be read ({type(error).__name__}: {error}); check that the address is SUMO's, "
-        "that both have the same version, and that nothing between them changes bytes"
-    ) from None
+@contextlib.contextmanager
+def traci_errors(lost: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise `lost` of an error that ends the connection, and InputError if traci cannot decode an answer: damaged bytes
+    give any kind of error."""
+    try:
+        yield
+    except (traci.FatalTraCIError, SumoConnectionLost, OSError) as error:
+        raise lost(error) from None
+    except Exception as error:
+        *_, frame = traceback.walk_tb(error.__traceback__)
+        if str(frame[0].f_globals.get("__name__", "")).partition(".")[0] != "traci":
+            raise
+        raise InputError(
+            f"SUMO sent an answer that cannot be read ({type(error).__name__}: {error}); check that the address is "
+            "SUMO's, that both have the same version, and that nothing between them changes bytes"
+        ) from None
+
+
+def encode_commands(command: SignalCommand) -> list[bytes]:
+    """Encode a signal command as TraCI commands. Raises TypeError for a command that the safety rules have not
+    permitted."""
+    signal = command.signal
+    if type(command) is PermittedState:
+        return [wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, signal, command.state)]
+    if type(command) is not PermittedRelease:
+        raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
+    commands = [wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, signal, command.program)]
+    if command.phase is not None:
+        commands.append(wire.set_number(tc.TL_PHASE_INDEX, signal, tc.TYPE_INTEGER, command.phase))
+    if command.remaining_s is not None:
+        commands.append(wire.set_number(tc.TL_PHASE_DURATION, signal, tc.TYPE_DOUBLE, command.remaining_s))
+    return commands
+
+
+def decode_rejections(answer: bytes, commands: Sequence[SignalCommand]) -> dict[str, str]:
+    """SUMO's error text by signal, of the commands that it rejected."""
+    if answer == wire.SET_OK * len(commands):
+        return {}
+    reader = wire.Reader(answer)
+    rejections: dict[str, str] = {}
+    for command in commands:
+        for _ in encode_commands(command):
+            try:
+                reader.status()
+            except CommandRejected as error:
+                rejections[command.signal] = str(error)
+    return rejections
 
 
 def _ignore(_: bytes) -> None:
     """Decode nothing: the answer is decoded where it is waited for."""
 
 
-@functools.lru_cache(MAX_CACHED_BATCHES)
-def _traffic_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
-    return wire.NumericGetters(
-        [(tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _SPEED_VARIABLES]
-    )
+def _of_lanes(lanes: Iterable[str], variables: _Variables) -> list[tuple[int, int, str, int]]:
+    return [(tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in variables]
 
 
 @functools.lru_cache(MAX_CACHED_BATCHES)
-def _halting_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
-    variable = tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_HALTING_NUMBER
-    return wire.NumericGetters([(*variable, lane, tc.TYPE_INTEGER) for lane in lanes])
+def _lane_getters(lanes: tuple[str, ...], variables: _Variables) -> wire.NumericGetters:
+    return wire.NumericGetters(_of_lanes(lanes, variables))
 
 
 # a watcher's view changes rarely, and there are few watchers
@@ -91,11 +121,9 @@ class _Getters(NamedTuple):
     """The getters for the TLs that are due."""
 
     numbers: wire.NumericGetters
-    """Getters of the lane variables and of the time."""
+    """Of the lane variables and of the time."""
     rows: slice | Rows
-    """Rows of the lanes whose variables are read."""
     ids: wire.IdGetters
-    """Getters of the ids of vehicles and persons."""
     vehicle_rows: Rows
     """Rows of the lanes whose vehicles are read."""
     crossings: Crossings
@@ -193,16 +221,12 @@ class TraciConnection(StepCollector):
             self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
 
     def _add_detected(self, time_s: float, answer: bytes) -> None:
-        """Take the vehicles on detectors after the step that ends at time_s."""
         self._detectors.add(time_s, self._detector_getters.decode(answer))
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:
         lanes, rows = self.rows_of(due)
-        variables = [
-            (tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES
-        ]
-        variables.append((tc.CMD_GET_SIM_VARIABLE, tc.VAR_TIME, "", tc.TYPE_DOUBLE))
-        numbers = wire.NumericGetters(variables)
+        time = (tc.CMD_GET_SIM_VARIABLE, tc.VAR_TIME, "", tc.TYPE_DOUBLE)
+        numbers = wire.NumericGetters([*_of_lanes(lanes, _LANE_VARIABLES), time])
         vehicle_lanes, vehicle_rows = self.vehicle_rows_of(due)
         crossings = self.crossings_of(due)
         ids = wire.IdGetters(vehicle_lanes, crossings.areas)
@@ -291,7 +315,7 @@ class TraciConnection(StepCollector):
         return dict(zip(signals, self._values(getters), strict=True))
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        numbers = _traffic_getters(lanes)
+        numbers = _lane_getters(lanes, _TRAFFIC_VARIABLES)
 
         def decode(answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64], list[str]]:
             return *numbers.decode(answer), list(wire.Reader(answer, numbers.size).value())
@@ -305,7 +329,7 @@ class TraciConnection(StepCollector):
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
 
     def halting(self, lanes: tuple[str, ...]) -> NDArray[np.int32]:
-        numbers = _halting_getters(lanes)
+        numbers = _lane_getters(lanes, (_HALTING,))
         # SUMO does not answer a message without commands
         return self._ask([numbers.request], numbers.decode)[0] if lanes else np.zeros(0, np.int32)
 
@@ -335,13 +359,8 @@ class TraciConnection(StepCollector):
 
     def version(self) -> tuple[int, str]:
         """SUMO's version; a guard appends wire.GUARDED. Raises SumoConnectionLost."""
-        try:
+        with traci_errors(lambda error: SumoConnectionLost(self._stderr.error() or str(error))):
             number, text = self.api.getVersion()
-        except Exception as error:
-            check_decodable(error)
-            if not isinstance(error, (self.connection_error, OSError)):
-                raise
-            raise SumoConnectionLost(self._stderr.error() or str(error)) from None
         return int(number), str(text)
 
     def switch_program(self, signal: str, program: str) -> None:

@@ -19,7 +19,6 @@ class DetectorVehicle(NamedTuple):
     """A vehicle that was on a detector during the newest step."""
 
     vehicle: Hashable
-    """Its id."""
     entry_s: float
     exit_s: float
     """Negative while it is on the detector."""
@@ -44,7 +43,6 @@ class TrackedDetectors:
         self._on: dict[int, set[tuple[Hashable, float]]] = {}
         """By detector, (vehicle, its entry in s) of those that are on it; without empty detectors."""
         self._read_s = -math.inf
-        """Second of the newest reading."""
         self._changes: list[DetectorChange] = []
 
     def advance(self, until_s: float) -> list[float]:

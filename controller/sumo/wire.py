@@ -93,12 +93,10 @@ def set_parameter(key: str, value: str) -> bytes:
     return command(tc.CMD_SET_SIM_VARIABLE, struct.pack("!B", tc.VAR_PARAMETER) + _name("") + pair)
 
 
-def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", tc.TYPE_INTEGER, value))
-
-
-def set_double(domain: int, variable: int, name: str, value: float) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", tc.TYPE_DOUBLE, value))
+def set_number(variable: int, signal: str, kind: int, value: float) -> bytes:
+    """Encode the setting of an integer or a double of a signal."""
+    number = struct.pack("!Bi" if kind == tc.TYPE_INTEGER else "!Bd", kind, value)
+    return command(tc.CMD_SET_TL_VARIABLE, struct.pack("!B", variable) + _name(signal) + number)
 
 
 def step(until_s: float) -> bytes:
@@ -120,7 +118,6 @@ def value_begin(domain: int, variable: int, name: str) -> bytes:
 
 @functools.cache
 def _accepted(identifier: int) -> bytes:
-    """The status of a command that SUMO accepted."""
     return struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)
 
 
@@ -316,12 +313,10 @@ def _sized_strings(answer: bytes, at: int, end: int) -> list[bytes]:
 
 
 class _VehicleLayout(NamedTuple):
-    """The bytes around a vehicle's id in the getters of `_VEHICLE_VARIABLES` and in their answers."""
+    """The bytes before a vehicle's id in the getters of `_VEHICLE_VARIABLES` and in their answers, by variable."""
 
     requests: tuple[bytes, ...]
-    """By variable, what comes before the id."""
     answers: tuple[bytes, ...]
-    """By variable, what comes before the id."""
     values: struct.Struct
     """By variable, the bytes up to the value, and the value."""
 

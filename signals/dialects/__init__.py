@@ -1,65 +1,33 @@
 """Dialects: an observation and an action, exactly as one family of trainers has them.
 
 An included dialect is one file in this folder, with its name (`sumo-rl` is sumo_rl.py) and
-a DIALECT object that implements the protocol below. Others are the user's own (`user_dialects`).
+a DIALECT object that implements the protocol below. Others are the user's own: entry points of the group
+`greenserve.dialects` of installed distributions, or named in city.toml as `module:Class`. Nothing else is imported:
+neither a name in a contract nor a file in the city's folder.
 The exporter, the controller and the trainers find a dialect by its name.
 """
 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
 
+from city import user_code
 from city.config import TL, City, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
-from signals import user_dialects
-from signals.observation import Floats, Observer, PhaseState
+from signals.observation import Floats, Observer, PhaseSequencer
 from signals.policy_signals import PolicySignal
 
-ActionValues = Sequence[float]
-"""The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
-
-
-class PhaseSequencer(Protocol):
-    """Turns the decisions of one TL into the states that its signals should show, second by second.
-
-    The states are only requested: the safety rules have the last word. Moments
-    are rounded to the millisecond (`simulation_time`).
-    """
-
-    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
-        """Take over from the states that are shown; `start`: at the beginning of the run."""
-
-    def apply_action(self, now: float, action: ActionValues) -> None:
-        """Start the change that the policy's action requests."""
-
-    def requested_states(self, now: float) -> tuple[str, ...]:
-        """The state that each signal should show at second `now`."""
-
-    def note_shown(self, now: float, signal: int) -> None:
-        """Record that signal number `signal` shows its requested state at second `now`: safety rules may have delayed
-        it."""
-
-    def phase_state(self, now: float) -> PhaseState:
-        """The TL's own phases at second `now`, for its observation."""
-
-    def next_change_s(self, now: float) -> float:
-        """When the requested states next change without a decision, in s; inf if they do not."""
-
-    def note_asked(self, now: float) -> None:
-        """Record that the policy was asked at `now`, with or without an answer: its next decision is a later one."""
-
-    def next_decision_s(self, now: float) -> float:
-        """The first decision moment after `now`."""
-
-    def decides_at(self, now: float) -> bool:
-        """True if a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
+GROUP = "greenserve.dialects"
 
 
 class Dialect(Protocol):
+    """A base class too: its methods with a result are those of most dialects."""
+
     name: str
     action_kinds: tuple[str, ...]
     file_name_settings: tuple[str, ...]
@@ -82,12 +50,15 @@ class Dialect(Protocol):
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         """True if actions modify the plan of the program, so that its durations must be those of training."""
+        return False
 
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         """True if the observation counts vehicles that left a lane, which must be sampled every second."""
+        return False
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> Sequence[str]:
         """The lanes whose single vehicles the observation needs (`Readings.by_vehicle`); mostly none."""
+        return ()
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
         """The observer of a contract. `lane_row`: a lane's row in the readings and in `length_m`."""
@@ -112,9 +83,18 @@ def _names_in(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(folders)))
 
 
+@functools.cache
+def installed() -> dict[str, list[EntryPoint]]:
+    """By name, the dialects that installed distributions declare; they are not imported."""
+    points: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        points.setdefault(point.name, []).append(point)
+    return points
+
+
 def names() -> list[str]:
     """The names of the included dialects, and of those that installed distributions declare."""
-    return sorted({*included_names(), *user_dialects.installed()})
+    return sorted({*included_names(), *installed()})
 
 
 def find(name: str, where: str) -> Dialect:
@@ -124,27 +104,51 @@ def find(name: str, where: str) -> Dialect:
     """
     if ":" not in name:
         return _by_name(name, where)
-    dialect: Dialect = user_dialects.load(name, f"{where} dialect {name!r}", Dialect)
+    where = f"{where} dialect {name!r}"
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise InputError(f"{where} must be module:Class, such as my_package.counts:Counts")
+    dialect = _imported(lambda: user_code.named(name), where, where)
     if dialect.name in names() or type(_of_cities.get(dialect.name, dialect)) is not type(dialect):
-        raise InputError(f"{where} dialect {name!r}: its name {dialect.name!r} belongs to another dialect; rename it")
+        raise InputError(f"{where}: its name {dialect.name!r} belongs to another dialect; rename it")
     return _of_cities.setdefault(dialect.name, dialect)
 
 
 def _by_name(name: str, where: str) -> Dialect:
-    """The dialect of a name, without a module:Class. Raises InputError."""
     if name in included_names():
-        dialect: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
-        return dialect
-    if name in user_dialects.installed():
-        declared = f"{where} dialect {name!r}"
-        dialect = user_dialects.load_installed(name, declared, Dialect)
-        if dialect.name != name:
-            raise InputError(f"{declared} has the name {dialect.name!r}; give both the same name")
-        return dialect
-    raise InputError(
-        f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in "
-        "city.toml (docs/reference/dialects.md)"
-    )
+        included: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
+        return included
+    where = f"{where} dialect {name!r}"
+    if name not in installed():
+        raise InputError(
+            f"{where} is not one of {', '.join(names())}; for one of your own write module:Class in city.toml "
+            "(docs/reference/dialects.md)"
+        )
+    values = sorted({point.value for point in installed()[name]})
+    if len(values) > 1:
+        raise InputError(f"{where} is declared by several distributions, as {' and as '.join(values)}; uninstall one")
+    dialect = _imported(installed()[name][0].load, f"{where}, {values[0]},", where)
+    if dialect.name != name:
+        raise InputError(f"{where} has the name {dialect.name!r}; give both the same name")
+    return dialect
+
+
+def _imported(read: Callable[[], Any], source: str, where: str) -> Dialect:
+    """The dialect that `read` imports, or an instance of the class. Raises InputError that names what is missing."""
+
+    def instance() -> Any:
+        found = read()
+        return found() if isinstance(found, type) else found
+
+    dialect: Dialect = user_code.imported(instance, f"{source} ")
+    methods = [name for name, value in vars(Dialect).items() if callable(value) and not name.startswith("_")]
+    missing = [name for name in Dialect.__annotations__ if not hasattr(dialect, name)]
+    missing += [f"{name}()" for name in methods if not callable(getattr(dialect, name, None))]
+    if missing:
+        raise InputError(f"{where} lacks {', '.join(missing)}; see the protocol in docs/reference/dialects.md")
+    if not isinstance(dialect.name, str) or not dialect.name or ":" in dialect.name:
+        raise InputError(f"{where} has the name {dialect.name!r}; it must be text without a colon, such as my-counts")
+    return dialect
 
 
 def contradiction(contract: pb.PolicyContract, reason: str) -> ContractError:

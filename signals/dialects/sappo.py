@@ -34,8 +34,8 @@ from city.errors import InputError
 from city.network import SEQUENTIAL_TYPES, ProgramPhase, is_green
 from protos import policy_pb2 as pb
 from signals.cycle_plans import PlanSequencer, cycle_plan
-from signals.dialects import ActionValues, PhaseSequencer, contradiction
-from signals.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
+from signals.dialects import Dialect, contradiction
+from signals.observation import ActionValues, Floats, Observation, PhaseSequencer, PhaseState, Readings, Rows, Shares
 from signals.policy_signals import PolicySignal, signal_messages
 from signals.saved_state import SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
@@ -54,7 +54,7 @@ _EPSILON = float(np.finfo(float).eps)
 _BLOCKS = {"d": ("density",), "v": ("volume",), "vd": ("density", "volume"), "vdd": ("volume_per_density",)}
 
 
-class Sappo:
+class Sappo(Dialect):
     name = "sappo"
     action_kinds = ACTIONS
     takes_first_program = False
@@ -137,9 +137,6 @@ class Sappo:
 
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         return contract.observation.state != "d"
-
-    def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
-        return []
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SappoObserver":
         rows = np.array([lane_row[lane] for signal in contract.signals for lane in signal.lane_ids], np.intp)
@@ -239,7 +236,7 @@ class KeepChangeState(SavedState):
     begin_s: float = 0.0
 
 
-class KeepChangeSequencer:
+class KeepChangeSequencer(PhaseSequencer):
     """`kc`: each signal keeps its green or steps through yellow to the following green."""
 
     def __init__(self, programs: Sequence[Sequence[ProgramPhase]], interval_s: float, actionp: float) -> None:
@@ -278,20 +275,11 @@ class KeepChangeSequencer:
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(phases[self._current(k, now)].state for k, phases in enumerate(self._programs))
 
-    def note_shown(self, now: float, signal: int) -> None:
-        """Do nothing: no time counts from when a state is shown."""
-
     def phase_state(self, now: float) -> PhaseState:
         return PhaseState(tuple(self._current(k, now) for k in range(len(self._programs))), True)
 
     def next_change_s(self, now: float) -> float:
         return min((t for t in self.state.green_from_s if t > now), default=math.inf)
 
-    def note_asked(self, now: float) -> None:
-        """Do nothing: every answer is a decision."""
-
     def next_decision_s(self, now: float) -> float:
         return next_multiple_s(now, self.state.begin_s, self._interval_s)
-
-    def decides_at(self, now: float) -> bool:
-        return True

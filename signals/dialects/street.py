@@ -22,10 +22,10 @@ from city.lanes import is_internal
 from city.network import SignalNetwork
 from protos import policy_pb2 as pb
 from signals.approach_features import EXIT_M, FEATURES, LONGEST_RED_S, REACH_M, ApproachFeatures
-from signals.dialects import PhaseSequencer, contradiction
+from signals.dialects import contradiction
 from signals.dialects.sumo_rl import SumoRl
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
+from signals.observation import Floats, Observation, Observer, ObserverGroup, PhaseState, Readings, Shares
 from signals.policy_signals import PolicySignal, greens_of
 from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
@@ -37,12 +37,51 @@ HEAD = ("min_green", "green_time")
 """Features of the signal after the one-hot of its greens, before the times since they were left."""
 
 
+class StreetSequencer(GreenPhaseSequencer):
+    """Greens of one signal, and for how long each has or has not been shown."""
+
+    def __init__(
+        self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
+    ) -> None:
+        super().__init__(greens, delta_time_s, yellow_s, min_green_s, all_red_s)
+        self.state.left_s = [0.0] * len(greens)
+
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        super().enter(now, shown, start)
+        self.state.left_s = [now] * len(self.state.left_s)
+        self.state.shown_s = now
+
+    def apply_action(self, now: float, action: Sequence[float]) -> None:
+        state, before = self.state, self.state.green
+        super().apply_action(now, action)
+        if state.green != before:
+            state.left_s[before] = now
+            state.shown_s = state.green_from_s
+
+    def note_shown(self, now: float, signal: int = 0) -> None:
+        if now < self.state.awaits_green_until_s:
+            self.state.shown_s = max(self.state.shown_s, now)
+        super().note_shown(now, signal)
+
+    def decides_at(self, now: float) -> bool:
+        return self._may_change(now)
+
+    def phase_state(self, now: float) -> PhaseState:
+        green_phase, state = super().phase_state(now), self.state
+        since_s = [now - left_s for left_s in state.left_s]
+        since_s[state.green] = 0.0
+        return PhaseState(
+            green_phase.phases, green_phase.min_green_passed, max(now - state.shown_s, 0.0), tuple(since_s)
+        )
+
+
 class StreetDialect(SumoRl):
     """Settings, action and times of sumo-rl; an observation of its own."""
 
     name = "street"
     takes_first_program = False
     yellow_s = YELLOW_S
+    sequencer_type = StreetSequencer
 
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         contract = super().build_contract(tl, signals, safety)
@@ -91,16 +130,6 @@ class StreetDialect(SumoRl):
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "StreetObserver":  # type: ignore[override]
         return StreetObserver(contract.signals[0], lane_row)
 
-    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
-        timing = contract.timing
-        return StreetSequencer(
-            greens_of(contract.signals[0]),
-            timing.decision_interval_s,
-            timing.yellow_s,
-            timing.min_green_s,
-            timing.all_red_s,
-        )
-
 
 DIALECT = StreetDialect()
 
@@ -146,45 +175,7 @@ def _approach(network: SignalNetwork, lane: str) -> pb.Approach:
     )
 
 
-class StreetSequencer(GreenPhaseSequencer):
-    """Greens of one signal, and for how long each has or has not been shown."""
-
-    def __init__(
-        self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
-    ) -> None:
-        super().__init__(greens, delta_time_s, yellow_s, min_green_s, all_red_s)
-        self.state.left_s = [0.0] * len(greens)
-
-    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
-        super().enter(now, shown, start)
-        self.state.left_s = [now] * len(self.state.left_s)
-        self.state.shown_s = now
-
-    def apply_action(self, now: float, action: Sequence[float]) -> None:
-        state, before = self.state, self.state.green
-        super().apply_action(now, action)
-        if state.green != before:
-            state.left_s[before] = now
-            state.shown_s = state.green_from_s
-
-    def note_shown(self, now: float, signal: int = 0) -> None:
-        if now < self.state.awaits_green_until_s:
-            self.state.shown_s = max(self.state.shown_s, now)
-        super().note_shown(now, signal)
-
-    def decides_at(self, now: float) -> bool:
-        return self._may_change(now)
-
-    def phase_state(self, now: float) -> PhaseState:
-        green_phase, state = super().phase_state(now), self.state
-        since_s = [now - left_s for left_s in state.left_s]
-        since_s[state.green] = 0.0
-        return PhaseState(
-            green_phase.phases, green_phase.min_green_passed, max(now - state.shown_s, 0.0), tuple(since_s)
-        )
-
-
-class StreetObserver:
+class StreetObserver(Observer):
     """[one-hot of the green | min_green bit | green time | time since each green | features of every incoming lane]."""
 
     def __init__(self, signal: pb.Signal, lane_row: Mapping[str, int]) -> None:
@@ -197,9 +188,6 @@ class StreetObserver:
         if self._group is None:
             self._group = StreetObservers([self])
         return self._group.observe(readings, shares, [phase_state])[0]
-
-    def decided(self, readings: Readings) -> None:
-        """Do nothing: no feature counts from the last decision."""
 
     @staticmethod
     def together(observers: "Sequence[StreetObserver]") -> ObserverGroup:

@@ -29,9 +29,19 @@ from city.config import TL, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
-from signals.dialects import PhaseSequencer, contradiction
+from signals.dialects import Dialect, contradiction
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Rows, Shares
+from signals.observation import (
+    Floats,
+    Observation,
+    Observer,
+    ObserverGroup,
+    PhaseSequencer,
+    PhaseState,
+    Readings,
+    Rows,
+    Shares,
+)
 from signals.policy_signals import PolicySignal, greens_of, signal_messages
 
 # sumo-rl's defaults
@@ -40,11 +50,12 @@ YELLOW_S = 2.0
 MIN_GREEN_S = 5.0
 
 
-class SumoRl:
+class SumoRl(Dialect):
     """Also the base of other dialects whose action is a green of one signal."""
 
     name = "sumo-rl"
     yellow_s = YELLOW_S
+    sequencer_type = GreenPhaseSequencer
     action_kinds: tuple[str, ...] = (CATEGORICAL,)
     takes_first_program = True
     file_name_settings: tuple[str, ...] = ()
@@ -105,22 +116,13 @@ class SumoRl:
             for lane in signal.lane_ids
         ]
 
-    def runs_plan(self, contract: pb.PolicyContract) -> bool:
-        return False
-
-    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
-        return False
-
-    def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
-        return []
-
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
         rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
         return SumoRlObserver(rows, len(lane_row), len(greens_of(contract.signals[0])))
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
-        return GreenPhaseSequencer(
+        return self.sequencer_type(
             greens_of(contract.signals[0]),
             timing.decision_interval_s,
             timing.yellow_s,
@@ -132,7 +134,7 @@ class SumoRl:
 DIALECT = SumoRl()
 
 
-class SumoRlObserver:
+class SumoRlObserver(Observer):
     """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
 
     def __init__(self, rows: Rows, lanes: int, greens: int) -> None:
@@ -150,9 +152,6 @@ class SumoRlObserver:
         out = shares.row[self.columns]
         self.write_phase_state(out, phase_state)
         return out
-
-    def decided(self, readings: Readings) -> None:
-        """Do nothing: no feature counts from the last decision."""
 
     @staticmethod
     def together(observers: "Sequence[SumoRlObserver]") -> ObserverGroup:

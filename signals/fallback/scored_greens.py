@@ -8,13 +8,14 @@ links that the green shows G do not count, unless no other link of the lane is l
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from city.lanes import is_internal
 from city.network import SignalNetwork
 from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
 from signals.observation import Floats, Readings, Rows
@@ -27,6 +28,9 @@ DECISION_INTERVAL_S = 5.0
 """Simulated seconds between two decisions: each change costs a yellow."""
 MAX_WAIT_S = 120.0
 """Simulated seconds without green after which a link is served next."""
+DETECTION_M = 50.0
+"""Distance to the stop line within which `Greedy` counts vehicles; at most MIN_APPROACH_M, up to which the lanes behind
+are known."""
 
 
 @dataclass
@@ -50,7 +54,11 @@ class ScoredGreensState(SavedState):
     next_decision_s: float = -math.inf
 
 
-class GreenScore(Protocol):
+LanesBehind = Mapping[str, Mapping[str, float]]
+"""By short incoming lane, lane that leads to it -> distance from its end to the stop line, m."""
+
+
+class GreenScore(ABC):
     """Scores the greens of one signal."""
 
     name: str
@@ -62,7 +70,7 @@ class GreenScore(Protocol):
         greens: Sequence[str],
         lane_row: Mapping[str, int],
         length_m: Floats,
-        lanes_behind: Mapping[str, Mapping[str, float]],
+        lanes_behind: LanesBehind,
     ) -> None:
         """Prepare the score of every green.
 
@@ -71,11 +79,111 @@ class GreenScore(Protocol):
             greens: its green phases.
             lane_row: row of a lane in the readings and in `length_m`; lanes that are not read are left out.
             length_m: float64 [lanes], lane lengths.
-            lanes_behind: by short incoming lane, lane that leads to it -> distance from its end to the stop line, m.
+            lanes_behind: the lanes that lead to short incoming lanes.
         """
+        lanes = [lane for lane in self.lanes_of(signal, lanes_behind) if lane in lane_row]
+        self._rows: Rows = np.array([lane_row[lane] for lane in lanes], np.intp)
+        self.served = np.array([[c in GREEN for c in state] for state in greens])
+        """bool [greens, links], whether a green serves a link."""
+        self._weights = np.zeros((len(signal.links), len(lanes)))
+        """[links, lanes]"""
+        self._prepare(signal, lanes, length_m[self._rows], lanes_behind)
 
+    @classmethod
+    @abstractmethod
+    def lanes_of(cls, signal: SignalNetwork, lanes_behind: LanesBehind) -> list[str]:
+        """The lanes of roads that the score of a signal reads; of crossings, persons alone are read."""
+
+    @abstractmethod
+    def _prepare(
+        self, signal: SignalNetwork, lanes: Sequence[str], length_m: Floats, lanes_behind: LanesBehind
+    ) -> None:
+        """Set the weights. `lanes`, `length_m`: the lanes that are read, and their lengths."""
+
+    @abstractmethod
     def scores(self, readings: Readings, counts: NDArray[np.bool_]) -> Floats:
         """float64 [greens]. `counts`: [links], whether a link counts."""
+
+
+class MaxPressure(GreenScore):
+    """The pressure of each green of a signal, in 1/m.
+
+    It is the sum over the green links of vehicles / length of the incoming lane minus vehicles / length of the outgoing
+    lane. Divided by the length, long lanes do not count for more. An incoming lane shorter than MIN_APPROACH_M counts
+    together with the lanes that lead to it.
+    Source: Varaiya, Max pressure control of a network of signalized intersections, Transportation Research Part C 36
+    (2013).
+    """
+
+    name = "max-pressure"
+
+    @classmethod
+    def lanes_of(cls, signal: SignalNetwork, lanes_behind: LanesBehind) -> list[str]:
+        incoming = [lane for link in signal.links for lane, _ in link]
+        outgoing = [lane for link in signal.links for _, lane in link]
+        behind = [lane for short in incoming for lane in lanes_behind.get(short, ())]
+        return [lane for lane in dict.fromkeys([*incoming, *behind, *outgoing]) if not is_internal(lane)]
+
+    def _prepare(
+        self, signal: SignalNetwork, lanes: Sequence[str], length_m: Floats, lanes_behind: LanesBehind
+    ) -> None:
+        column = {lane: k for k, lane in enumerate(lanes)}
+        pairs = {pair: k for k, link in enumerate(signal.links) for pair in link}
+        for (incoming, outgoing), k in pairs.items():
+            for group, sign in (((incoming, *lanes_behind.get(incoming, ())), 1.0), ((outgoing,), -1.0)):
+                if columns := [column[lane] for lane in group if lane in column]:
+                    self._weights[k, columns] += sign / length_m[columns].sum()
+
+    def scores(self, readings: Readings, counts: NDArray[np.bool_]) -> Floats:
+        pressures: Floats = self.served @ (counts * (self._weights @ readings.vehicles[self._rows]))
+        return pressures
+
+
+class Greedy(GreenScore):
+    """The vehicles near the stop lines that each green of a signal serves: a baseline.
+
+    These are the vehicles, halting or not, whose front is at most DETECTION_M before the stop line, on the lanes that
+    the green serves, each lane counted once. On an incoming lane shorter than that, the vehicles on the lanes that lead
+    to it count too.
+    Source: MAXWAVE, the baseline Greedy of Ault and Sharon, Reinforcement Learning Benchmarks for Traffic Signal
+    Control, NeurIPS Datasets and Benchmarks (2021); https://github.com/Pi-Star-Lab/RESCO (agents/maxwave.py,
+    states.py). There a phase counts a pair of movements, only incoming lanes are seen, the first of equal phases is
+    chosen, and the decision interval is the street's, 5 or 10 s. RESCO has no bound of the wait: the one here is
+    max-pressure's.
+    """
+
+    name = "greedy"
+
+    @classmethod
+    def distances_m(cls, signal: SignalNetwork, lanes_behind: LanesBehind) -> dict[str, float]:
+        """Incoming lanes of roads and the lanes behind them: lane -> distance from its end to the stop line in m."""
+        incoming = {lane: 0.0 for link in signal.links for lane, _ in link}
+        distance_m = dict(incoming)
+        for short in incoming:
+            for lane, ahead_m in lanes_behind.get(short, {}).items():
+                distance_m[lane] = min(ahead_m, distance_m.get(lane, math.inf))
+        return {lane: m for lane, m in distance_m.items() if not is_internal(lane)}
+
+    @classmethod
+    def lanes_of(cls, signal: SignalNetwork, lanes_behind: LanesBehind) -> list[str]:
+        return list(cls.distances_m(signal, lanes_behind))
+
+    def _prepare(
+        self, signal: SignalNetwork, lanes: Sequence[str], length_m: Floats, lanes_behind: LanesBehind
+    ) -> None:
+        distance_m = self.distances_m(signal, lanes_behind)
+        self._seen_from_m: Floats = length_m - DETECTION_M + np.array([distance_m[lane] for lane in lanes])
+        """float64 [lanes], the position on the lane from which on a vehicle counts."""
+        for row, link in zip(self._weights, signal.links, strict=True):
+            incoming = {lane for lane, _ in link}
+            own = {*incoming, *(lane for short in incoming for lane in lanes_behind.get(short, ()))}
+            row[:] = [lane in own for lane in lanes]
+
+    def scores(self, readings: Readings, counts: NDArray[np.bool_]) -> Floats:
+        vehicles = readings.by_vehicle
+        is_near = (vehicles.row == self._rows[:, None]) & (vehicles.position_m >= self._seen_from_m[:, None])
+        vehicles_near: Floats = ((self.served * counts) @ self._weights > 0) @ is_near.sum(1)
+        return vehicles_near
 
 
 class _StandingLanes:
@@ -119,7 +227,7 @@ class ScoredGreens:
         lane_row: Mapping[str, int],
         length_m: Floats,
         times: SafetyTimes,
-        lanes_behind: Mapping[str, Mapping[str, float]],
+        lanes_behind: LanesBehind,
     ) -> None:
         """`signals`, `greens`: by signal, as those of `GreenScore`. `times`: yellow, all-red and min green."""
         self.name = kind.name
@@ -129,16 +237,11 @@ class ScoredGreens:
             GreenPhaseSequencer(states, DECISION_INTERVAL_S, times.yellow_s, times.min_green_s, times.all_red_s)
             for states in greens
         ]
-        self._served = [np.array([[c in GREEN for c in state] for state in states]) for states in greens]
-        """By signal, bool [greens, links]: whether a green serves a link."""
-        self._standing = [
-            _StandingLanes(signal, states, lane_row) for signal, states in zip(signals, greens, strict=True)
-        ]
-        signal_states = []
-        for sequencer, served in zip(self._sequencers, self._served, strict=True):
-            links = served.shape[1]
-            signal_states.append(ScoredSignalState(sequencer.state, [0.0] * links, [False] * links, [0.0] * links))
-        self.state = ScoredGreensState(signal_states)
+        self._standing = [_StandingLanes(signal, states, lane_row) for signal, states in pairs]
+        self.state = ScoredGreensState([])
+        for sequencer, score in zip(self._sequencers, self._scores, strict=True):
+            links = score.served.shape[1]
+            self.state.signals.append(ScoredSignalState(sequencer.state, [0.0] * links, [False] * links, [0.0] * links))
 
     def enter(self, now: float, shown: Sequence[str]) -> None:
         """Take over from the states that are shown; the first decision is due now."""
@@ -162,7 +265,7 @@ class ScoredGreens:
             # of equal greens the current one stays: a change costs a yellow
             current = sequencer.phase_state(now).phases[0]
             best = current if scores[current] >= scores.max() - 1e-12 else int(scores.argmax())
-            served = self._served[k]
+            served = self._scores[k].served
             served_s = np.array(signal.served_s)
             served_s[served[current] | ~served.any(0)] = now
             signal.served_s = served_s.tolist()

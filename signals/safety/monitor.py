@@ -57,7 +57,6 @@ class _Change(NamedTuple):
     """The difference between two states, independent of how long they lasted. Links by index."""
 
     turned: tuple[int, ...]
-    """Links that changed colour."""
     was_green: tuple[int, ...]
     was_yellow: tuple[int, ...]
     """Links of `turned` by their colour before."""
@@ -282,7 +281,6 @@ class SignalMonitor:
         return alarms
 
     def _red_s(self, i: int, now: float) -> float:
-        """How long a link has been red under this controller."""
         state = self.state
         if _colour(state.shown[i]) != "red":
             return 0.0

@@ -13,8 +13,6 @@ from signals.simulation_time import round_to_ms
 
 
 class _Wait(NamedTuple):
-    """A link that waits for a green."""
-
     age_s: float
     link: int
     bound_s: float

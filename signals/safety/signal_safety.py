@@ -149,7 +149,6 @@ class SignalSafety:
             max(times.yellow_s, own_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0)
             for own_s, mps in zip(own[0], network.approach_mps, strict=True)
         ]
-        """Yellow by link, s."""
         self.clearance_s = [
             max(
                 times.all_red_s,
@@ -353,7 +352,6 @@ class SignalSafety:
         return self._bounds.forced(state.shown, state.waiting_since_s, state.unprotected_since_s, requested, now)
 
     def _first_exceeded_s(self) -> float:
-        """When a bound is first exceeded if the shown state stays, in s."""
         state = self.state
         return self._bounds.first_exceeded_s(state.shown, state.waiting_since_s, state.unprotected_since_s)
 

@@ -1,4 +1,6 @@
-"""A TL of one signal, its greens and the plan that it falls back to."""
+"""A TL of one signal, its greens and the plan that it falls back to; decision steps of a TL."""
+
+import math
 
 import numpy as np
 
@@ -49,3 +51,17 @@ def one_signal(
     )
     x.start(0, [greens[0]])
     return x
+
+
+def play(x, until_s, answer, shown=("GgGr",), begin_s=0, readings_at=lambda now: None, release_s=math.inf):
+    """(second, command) of everything sent while `answer(second)` answers; steps as the decision steps do."""
+    sent, now = [], begin_s
+    while now < until_s:
+        if now >= release_s and not x.state.is_on_fallback_plan:
+            x.release()
+        if x.state.next_decision_s <= now:
+            x.apply_answer(answer(now), now, shown, readings_at(now))
+        sent += [(now, command) for command in x.commands(now)[0]]
+        x.confirm_sent(())
+        now = min(x.next_due_s(now), until_s, release_s if now < release_s else math.inf)
+    return sent

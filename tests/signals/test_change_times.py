@@ -191,12 +191,9 @@ def test_arms_with_other_change_times_than_the_programs_are_named(crossing, time
     assert describe_arms(pairs(crossing, times)) == text
 
 
-def test_crossings_that_are_walked_clear_are_no_difference_of_arms(crossing):
+def test_arms_are_counted_and_crossings_that_are_walked_clear_are_no_difference(crossing):
+    many = pairs(crossing, SafetyTimes(3, 5), names=[f"SA{k}" for k in range(7)])
+    assert describe_arms(many).endswith("SA4 (red 0 s, not 1 s) and 2 more")
     walked = pairs(crossing, replace(OWN, walking_speed_mps=1.0), crossing_m=(0.0, 0.0, 0.0, 9.0))
     walked[0][1][0].is_crossing[3] = True
     assert describe_arms(walked) == "every arm has those of each signal's own program"
-
-
-def test_many_signals_with_other_change_times_are_counted(crossing):
-    names = [f"SA{k}" for k in range(7)]
-    assert describe_arms(pairs(crossing, SafetyTimes(3, 5), names=names)).endswith("SA4 (red 0 s, not 1 s) and 2 more")

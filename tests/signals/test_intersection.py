@@ -21,28 +21,11 @@ from signals.intersection import Intersection
 from signals.policy import Answer
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-from tests.signals.single_signal import PLAN, one_signal
-
-
-def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
-    """(second, command) of everything sent while `answer(second)` answers; steps as the decision steps do."""
-    sent, now = [], begin_s
-    while now < until_s:
-        if x.state.next_decision_s <= now:
-            x.apply_answer(answer(now), now, shown)
-        sent += [(now, command) for command in x.commands(now)[0]]
-        x.confirm_sent(())
-        now = min(x.next_due_s(now), until_s)
-    return sent
+from tests.signals.single_signal import PLAN, one_signal, play
 
 
 def states(sent):
     return [(now, s.state) for now, s in sent if isinstance(s, PermittedState)]
-
-
-def test_change_goes_through_yellow(crossing):
-    sent = play(one_signal(crossing), 30, lambda now: Answer(np.array([0 if now < 10 else 1])))
-    assert states(sent) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
 
 
 def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
@@ -120,32 +103,6 @@ def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     assert [now for now, command in sent if isinstance(command, PermittedRelease)]
 
 
-def test_signal_that_is_off_does_not_count_as_red(crossing):
-    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
-    for begin, until, answer, shown in [
-        (0, 20, TimeoutError("late"), "GgGr"),
-        (20, 100, TimeoutError("late"), "oooo"),
-        (100, 150, Answer(np.array([0])), "GgGr"),
-    ]:
-        sent = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
-    assert x.mode is ControlMode.POLICY and {state for _, state in states(sent)} == {"GgGr"}
-
-
-def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
-    x = one_signal(crossing, 0)
-    x.apply_answer(TimeoutError("late"), 101.8, ("GgGr",))
-    x.commands(101.8)
-    assert x.next_due_s(101.8) == x.state.next_decision_s == 102
-
-
-def test_yellow_keeps_its_duration_when_modes_alternate(crossing):
-    x = one_signal(crossing, 0, SafetyTimes(7, 5))
-    sent = play(
-        x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else Answer(np.array([1]))
-    )
-    assert states(sent)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
-
-
 def test_links_that_the_plan_served_have_not_waited(crossing):
     x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
     x.apply_answer(TimeoutError("late"), 0, ("GgGr",))
@@ -156,6 +113,13 @@ def test_links_that_the_plan_served_have_not_waited(crossing):
     assert {state for _, state in states(sent)} == {"GgGr"}, "60 s have not passed yet"
     sent = play(x, 180, lambda now: Answer(np.array([0])), begin_s=160)
     assert [state for _, state in states(sent)][:2] == ["yyyr", "rrrG"]
+
+
+def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
+    x = one_signal(crossing, 0)
+    x.apply_answer(TimeoutError("late"), 101.8, ("GgGr",))
+    x.commands(101.8)
+    assert x.next_due_s(101.8) == x.state.next_decision_s == 102
 
 
 @pytest.mark.parametrize("action", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3)])

@@ -37,47 +37,48 @@ CROSSROADS = junction(
 )
 
 
+LEFTS = junction(*approach("n", NORTH, "sll"))
+U_TURNS = junction(*approach("n", NORTH, "st"), *approach("s", SOUTH, "s"))
+
+
 @pytest.mark.parametrize(
-    ("state", "name"),
+    ("signal", "state", "name"),
     [
-        ("GGgrrrGGgrrr", "northbound and southbound through + permissive left + right"),
-        ("rrGrrrrrGrrr", "northbound and southbound left"),
-        ("GGGrrrrrrrrr", "northbound through + left + right"),
-        ("rGrGGgrrrrrr", "northbound right, eastbound through + permissive left + right"),
-        ("yygrrryygrrr", "northbound and southbound permissive left; yellow for northbound and southbound through + right"),
-        ("uuurrrrrrrrr", "red-amber for northbound through + left + right"),
-        ("rrrrrrrrrrrr", "all red"),
-        ("rrrrrrrrrrrs", "all red"),
-        ("oooOoooooooo", "off"),
-        ("rr?", "rr?"),
-        ("", ""),
+        (CROSSROADS, "GGgrrrGGgrrr", "northbound and southbound through + permissive left + right"),
+        (CROSSROADS, "rrGrrrrrGrrr", "northbound and southbound left"),
+        (CROSSROADS, "GGGrrrrrrrrr", "northbound through + left + right"),
+        (CROSSROADS, "rGrGGgrrrrrr", "northbound right, eastbound through + permissive left + right"),
+        (
+            CROSSROADS, "yygrrryygrrr",
+            "northbound and southbound permissive left; yellow for northbound and southbound through + right",
+        ),
+        (CROSSROADS, "uuurrrrrrrrr", "red-amber for northbound through + left + right"),
+        (CROSSROADS, "rrrrrrrrrrrr", "all red"),
+        (CROSSROADS, "rrrrrrrrrrrs", "all red"),
+        (CROSSROADS, "oooOoooooooo", "off"),
+        (CROSSROADS, "rr?", "rr?"),
+        (CROSSROADS, "", ""),
+        (CROSSROADS, "G", "northbound through"),
+        (junction(), "Gr", "Gr"),
+        # one of two links for the left is protected
+        (LEFTS, "rGg", "northbound left"),
+        (LEFTS, "rGG", "northbound left"),
+        (LEFTS, "rgg", "northbound permissive left"),
+        # a U-turn is named where nothing else is green
+        (U_TURNS, "GGr", "northbound through"),
+        (U_TURNS, "rGr", "northbound U-turn"),
+        (U_TURNS, "rGG", "southbound through"),
     ],
 )  # fmt: skip
-def test_states_are_named_by_their_green_movements(state, name):
-    assert movement_names(CROSSROADS).of_state(state) == name
+def test_states_are_named_by_their_green_movements(signal, state, name):
+    names = movement_names(signal)
+    assert names.of_state(state) == name
+    assert names.with_letters(state) == (state if name == state else f"{name} ({state})")
 
 
-def test_a_name_may_have_the_state_behind_it():
+def test_a_link_is_named_by_its_movement():
     names = movement_names(CROSSROADS)
-    assert names.with_letters("rrGrrrrrGrrr") == "northbound and southbound left (rrGrrrrrGrrr)"
-    assert names.with_letters("rr?") == "rr?"
-
-
-def test_a_left_of_which_a_link_is_protected_is_not_permissive():
-    names = movement_names(junction(*approach("n", NORTH, "sll")))
-    assert names.of_state("rGg") == names.of_state("rGG") == "northbound left"
-    assert names.of_state("rgg") == "northbound permissive left"
-
-
-def test_a_u_turn_has_no_key():
-    signal = junction(*approach("n", NORTH, "st"))
-    assert keys_of(signal) == {"n"} and links_by_key(signal) == {"through": {0}, "n": {0}}
-
-
-def test_a_state_is_named_by_the_links_that_it_has():
-    names = movement_names(CROSSROADS)
-    assert names.of_state("G") == "northbound through" and names.of_link(2) == "northbound left (link 2)"
-    assert names.of_link(99) == "link 99" and movement_names(junction()).of_state("Gr") == "Gr"
+    assert (names.of_link(2), names.of_link(99)) == ("northbound left (link 2)", "link 99")
 
 
 def test_greens_with_the_same_name_are_told_apart_by_their_states():
@@ -85,12 +86,6 @@ def test_greens_with_the_same_name_are_told_apart_by_their_states():
     assert names.of_states(["GGrrrrrrrrrr", "gGrrrrrrrrrr", "rrGrrrrrrrrr"]) == [
         "northbound through + right (GGrrrrrrrrrr)", "northbound through + right (gGrrrrrrrrrr)", "northbound left",
     ]  # fmt: skip
-
-
-def test_a_u_turn_is_named_only_where_nothing_else_is_green():
-    names = movement_names(junction(*approach("n", NORTH, "st"), *approach("s", SOUTH, "s")))
-    assert names.of_state("GGr") == "northbound through" and names.of_state("rGr") == "northbound U-turn"
-    assert names.of_state("rGG") == "southbound through"
 
 
 def test_equal_directions_have_their_streets_else_their_roads():
@@ -122,6 +117,7 @@ def test_links_are_found_by_kind_and_by_key_but_for_u_turns():
         "x:crossing": {5}, "y:crossing": {5}, "protected left": {1}, "protected right": {4}, "n:protected left": {1},
         "s:protected right": {4},
     }  # fmt: skip
+    assert keys_of(signal) == {"n", "n:left", "s", "s:right", "x:crossing", "y:crossing"}
 
 
 def test_a_crossing_and_its_opposite_direction_are_one_movement():

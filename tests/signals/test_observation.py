@@ -4,8 +4,13 @@ import numpy as np
 
 from signals.dialects.sappo import SappoObserver
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.observation import ObservationBatch, PhaseState, shares_of
-from tests.signals.lane_readings import LENGTH_M, readings
+from signals.observation import ObservationBatch, PhaseState, Readings, shares_of
+
+LENGTH_M = np.array([75.0, 30.0, 50.0])
+
+
+def readings(vehicles, halting=(0, 0, 0), mean_length=(5, 5, 5), outflow=(0, 0, 0)):
+    return Readings(np.array([vehicles, halting], float), np.array(mean_length, float), np.array(outflow, float))
 
 
 def test_empty_lane_has_no_density_whatever_its_mean_length():

@@ -8,29 +8,22 @@ from hypothesis import strategies as st
 
 from city import config, network
 from city.errors import InputError
-from city.movements import Movement
-from city.network import SignalNetwork
 from signals.phase_numbers import number_phases, of_city
 from tests.conftest import GRID
-
-NORTH, EAST, SOUTH, WEST = 0.0, 90.0, 180.0, 270.0
+from tests.signals.test_movement_names import EAST, NORTH, SOUTH, WEST, approach, crossing
+from tests.signals.test_movement_names import junction as of_movements
 
 
 def junction(approaches, crossings=(), lanes=1, speeds=None):
     """A signal. `approaches`: (road, heading, turns); `crossings`: (leg, the roads that it crosses)."""
-    links, movements, mps = [], [], []
-    for road, heading, turns in approaches:
-        for k, turn in enumerate(turns):
-            links.append(((f"{road}_{k % lanes}", f"{road}{turn}_0"),))
-            movements.append((Movement(road, turn, heading),))
-            mps.append((speeds or {}).get(road, 13.9))
-    for leg, roads in crossings:
-        links.append(((":w_0", ":c_0"),))
-        movements.append((Movement(roads[0] if roads else "", "", leg, roads),))
-        mps.append(0.0)
-    return SignalNetwork(
-        "J", tuple(links), (), (), "0", None, None, None, approach_mps=tuple(mps), movements=tuple(movements)
-    )  # fmt: skip
+    movements = [each for road, heading, turns in approaches for each in approach(road, heading, turns)]
+    links = [(f"{road}_{k % lanes}", "out_0") for road, _, turns in approaches for k in range(len(turns))]
+    mps = [(speeds or {}).get(movement.road, 13.9) for movement in movements]
+    signal = of_movements(*movements, *(crossing(leg, "", *roads) for leg, roads in crossings))
+    links = tuple((pair,) for pair in [*links, *[(":w_0", ":c_0")] * len(crossings)])
+    return replace(
+        signal, links=links, approach_mps=(*mps, *[0.0] * len(crossings)), crossing_m=(), path_m=(), slowest_mps=()
+    )
 
 
 def numbers(signal, stated=None):

@@ -68,17 +68,6 @@ def test_next_scheduled_program_replaces_one_that_only_blinks(signal):
     assert running_program(replace(signal, active_program="off")) is GUESS
 
 
-def test_log_of_an_adaptive_system_is_read_as_its_distinct_greens(signal):
-    steps = program("log", *["Grrr"] * 9, "yrrr", *["rGrr"] * 6, "ryrr", *["Grrr"] * 4)
-    assert distinct_greens(signal, steps) == ["Grrr", "rGrr"]
-
-
-def test_greens_that_differ_only_in_a_walk_signal_are_one(signal):
-    with_crossing = replace(signal, crossing_m=(0.0, 0.0, 0.0, 6.0))
-    steps = program("0", "Grrr", "GrrG", "Grrr", "yrrr", "rGrG", "rGrr", "rgrr", "rrrG")
-    assert distinct_greens(with_crossing, steps) == ["GrrG", "rGrG", "rgrr", "rrrG"], "g and G differ for vehicles"
-
-
 def timed(*phases):
     """A program of (state, seconds)."""
     return Program("0", "static", 0, tuple(ProgramPhase(state, s, s, s) for state, s in phases))
@@ -118,26 +107,32 @@ LOG = [
             [("GGrr", 30), ("yyrr", 3), ("rruG", 2), ("rryy", 3)], ["GGrr", "rruG"], id="the only green of a link",
         ),
         pytest.param([("GGrr", 2), ("yyrr", 2), ("rrGG", 2), ("rryy", 2)], ["GGrr", "rrGG"], id="short greens alone"),
+        pytest.param(
+            [("GGrr", 20), ("Gyrr", 3), ("Gruu", 9), ("rrGG", 20), ("rryy", 3)], ["GGrr", "rrGG"], id="long red-amber",
+        ),
+        pytest.param(
+            [("GGrr", 20), ("GGGr", 2), ("GGyr", 3), ("GGrr", 9), ("GGGr", 8), ("yyyr", 3), ("rrrG", 9)],
+            ["GGrr", "GGGr", "rrrG"], id="a green that is short once and long later",
+        ),
     ],
 )  # fmt: skip
 def test_states_on_the_way_from_green_to_green_are_no_choices(signal, phases, greens):
     assert distinct_greens(signal, timed(*phases)) == greens
 
 
-def test_red_amber_is_no_green_however_long_it_is(signal):
-    steps = timed(("GGrr", 20), ("Gyrr", 3), ("Gruu", 9), ("rrGG", 20), ("rryy", 3))
-    assert distinct_greens(signal, steps) == ["GGrr", "rrGG"]
+WALKED = [(state, 20) for state in ("Grrr", "GrrG", "Grrr", "yrrr", "rGrG", "rGrr", "rgrr", "rrrG")]
+SHORT = [("GrrG", 3), ("Grrr", 3), ("yrrr", 3), ("rrrG", 3), ("rGrr", 3), ("rGrG", 2), ("ryrr", 3)]
 
 
-def test_short_state_for_pedestrians_counts_as_part_of_the_vehicles_green(signal):
-    with_crossing = replace(signal, crossing_m=(0.0, 0.0, 0.0, 6.0))
-    steps = timed(("GrrG", 3), ("Grrr", 3), ("yrrr", 3), ("rrrG", 3), ("rGrr", 3), ("rGrG", 2), ("ryrr", 3))
-    assert distinct_greens(with_crossing, steps) == ["GrrG", "rGrG"]
-
-
-def test_green_that_a_log_shows_shortly_once_and_long_later_is_a_choice(signal):
-    steps = timed(("GGrr", 20), ("GGGr", 2), ("GGyr", 3), ("GGrr", 9), ("GGGr", 8), ("yyyr", 3), ("rrrG", 9))
-    assert distinct_greens(signal, steps) == ["GGrr", "GGGr", "rrrG"]
+@pytest.mark.parametrize(
+    ("phases", "greens"),
+    [
+        pytest.param(WALKED, ["GrrG", "rGrG", "rgrr", "rrrG"], id="g and G differ for vehicles"),
+        pytest.param(SHORT, ["GrrG", "rGrG"], id="a short state for pedestrians is part of the vehicles' green"),
+    ],
+)
+def test_greens_that_differ_only_in_a_walk_signal_are_one(signal, phases, greens):
+    assert distinct_greens(replace(signal, crossing_m=(0.0, 0.0, 0.0, 6.0)), timed(*phases)) == greens
 
 
 @given(st.lists(st.tuples(st.text("Ggryu", min_size=3, max_size=3), st.integers(1, 6)), min_size=1, max_size=9))

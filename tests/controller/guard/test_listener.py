@@ -33,20 +33,17 @@ def test_connection_that_does_not_look_like_traci_is_closed(listener, content):
         assert listener.accept(5.0) is None
 
 
-def test_accept_without_a_client_returns_none(listener):
-    assert listener.accept(0.0) is None
-
-
 def test_port_in_use_is_an_input_error(listener):
     with pytest.raises(InputError, match=rf"--port {listener.port}: cannot listen on it .*; choose another port"):
         TraciListener(listener.port, None)
 
 
-def test_client_that_is_gone_before_accept_is_none(listener):
+def test_no_client_and_one_that_is_gone_before_accept_are_none(listener):
     class Aborted(socket.socket):
         def accept(self):
             raise ConnectionAbortedError("gone")
 
+    assert listener.accept(0.0) is None
     listener.socket.close()
     listener.socket = Aborted()
     assert listener.accept(0.0) is None

@@ -202,18 +202,18 @@ def test_reset_by_sumo_while_sending_ends_the_relay():
         assert made.test_end() == [End.SUMO_GONE]
 
 
-def test_relay_beats_while_the_controller_waits_for_sumo():
+def test_relay_beats_while_the_controller_waits_for_sumo(monkeypatch):
     """SUMO may wait minutes for another client; a liveness probe must not end the guard meanwhile."""
-    beats = []
-    ours, controller = socket.socketpair()
-    theirs, sumo = socket.socketpair()
+    monkeypatch.setattr("controller.guard.relay.DRAIN_POLL_S", 0.05)
+    beats, is_stopped = [], threading.Event()
 
     def beat():
-        beats.append(None)
+        beats.extend([None] * is_stopped.is_set())
         if len(beats) == 3:
-            sumo.sendall(wire.message([bytes(4)]))  # SUMO's answer
+            end.sendall(wire.message([bytes(4)]))  # SUMO's answer
 
-    with ours, controller, theirs, sumo, socket.create_server(("127.0.0.1", 0)) as listener:
+    with relay(answers=False, stopped=is_stopped.is_set, beat=beat) as (made, controller, _, _, end):
         controller.sendall(STEP)
-        Relay(ours, theirs, listener, VERSION, 60.0, lambda: len(beats) >= 2, beat=beat).run()
-    assert len(beats) == 3  # the last ones while SUMO's answer is waited for
+        assert end.recv(100) == STEP
+        is_stopped.set()
+        assert made.test_end() == [End.STOPPED] and len(beats) >= 3

@@ -76,6 +76,9 @@ def test_late_answer_is_dropped():
 
     run = Run(FakeClient(late))
     assert isinstance(run.ask()["a"], DeadlineExceeded)
+    run = Run(FakeClient())
+    answers = [run.policies.ask({"a": X}, observed_s)["a"] for observed_s in (-0.5, -0.6)]
+    assert [isinstance(answer, DeadlineExceeded) for answer in answers] == [False, True], "it counts from the readings"
 
 
 def version_of_three(tl, version):
@@ -201,15 +204,12 @@ def test_a_pinned_tl_is_asked_by_number_and_the_others_as_before():
     assert run.ask("a")["a"].version == 1
 
 
-def test_a_pin_with_another_contract_is_refused_and_leaves_the_run_as_it_was():
+def test_a_pin_is_refused_with_another_contract_or_without_one_and_leaves_the_run_as_it_was():
     run = Run(FakeClient(labelled_one, version_of_three))
     with pytest.raises(InputError, match=r"version 3 of a has another contract .*--model-number 3"):
         run.policies.check_pin("a", 3)
     assert run.policies.contracts.is_unchanged("a") and run.ask()["a"].version == 1
-
-
-def test_a_pin_that_cannot_be_checked_now_is_told_apart_from_a_wrong_one():
-    run = Run(FakeClient(contract=lambda *_: Unavailable("refused")))
+    run.client.contract_of = lambda *_: Unavailable("refused")
     with pytest.raises(ProgramFailed, match=r"no contract can be read .*refused"):
         run.policies.check_pin("a", 2)
 

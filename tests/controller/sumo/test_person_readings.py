@@ -1,18 +1,11 @@
 """Persons before pedestrian crossings are read alike over every connection, from the real SUMO."""
 
-import threading
-
 import numpy as np
 import pytest
-import traci
 
 from city import network
-from controller.sumo import start
-from controller.sumo.access import SumoAccess
-from controller.sumo.connection import WALKING_M, Interrupts
-from signals.observation import NO_VEHICLES
-from tests.controller.sumo.openers import OPENERS, over_socket
-from tests.end_to_end.programs import free_port
+from controller.sumo.connection import WALKING_M
+from tests.controller.sumo.openers import OPENERS
 
 END_S = 150
 
@@ -95,64 +88,3 @@ def test_all_persons_on_walking_areas_are_read(connection, areas_of):
     persons = connection.persons(areas)
     assert persons == expected != [] and connection.persons([]) == []
     assert {person.stands for person in persons} == {True, False}
-
-
-def test_a_tl_without_crossings_reads_no_persons(connection, areas_of):
-    track(connection, areas_of)
-    connection.advance(100.0)
-    connection.read(("all",))
-    assert read_persons(connection)
-    connection.read(("roads",))
-    assert set(connection.readings.by_vehicle.row) <= {connection.lanes.index("WJ_1")}
-    connection.read(())
-    assert connection.readings.by_vehicle is NO_VEHICLES
-
-
-def test_person_whose_walk_ends_after_its_id_was_read_is_left_out(options, areas_of):
-    connection = over_socket(options)
-    api = connection.api
-    crossings = track(connection, areas_of)["all"]
-    connection.advance(100.0)
-    connection.read(("all",))
-    before = requested(connection.api, areas_of, crossings)
-    receive_states, ended = connection.shown, []
-
-    def end_first():
-        """As another client would; `read` receives the states between its two requests."""
-        receive_states()
-        if not ended:
-            on_areas = [p for area in areas_of[before[0][0]] for p in api.edge.getLastStepPersonIDs(area)]
-            ended.extend(p for p in on_areas if api.person.getNextEdge(p) + "_0" == before[0][0])
-            api.person.removeStages(ended[0])
-
-    connection.shown = end_first
-    connection.read(("all",))
-    expected = requested(api, areas_of, crossings)
-    assert read_persons(connection) == expected and len(expected) == len(before) - 1 > 0
-    connection.close()
-
-
-def test_persons_are_read_beside_another_client(options, areas_of):
-    port, others = free_port(), []
-
-    def step_along():
-        client = traci.connect(port, numRetries=60, waitBetweenRetries=0.5, label="other")
-        client.setOrder(2)
-        for second in range(1, END_S + 1):
-            client.simulationStep(float(second))
-            others.append(len(client.person.getIDList()))
-        client.close()
-
-    thread = threading.Thread(target=step_along, daemon=True)
-    thread.start()
-    connection = start.connect(SumoAccess(arguments=options, clients=2, port=port, order=1), Interrupts())
-    crossings, seen = track(connection, areas_of)["all"], 0
-    for second in range(1, END_S + 1):
-        connection.advance(float(second))
-        connection.read(("all",))
-        expected = requested(connection.api, areas_of, crossings)
-        assert read_persons(connection) == expected
-        seen += len(expected)
-    connection.close()
-    thread.join(30)
-    assert not thread.is_alive() and len(others) == END_S and max(others) > 10 and seen > 100

@@ -3,7 +3,6 @@
 import numpy as np
 
 from signals.observation import NO_VEHICLES
-from tests.controller.sumo.openers import OPTIONS, over_socket
 
 END_S = 120
 PERIOD_S = {"A0": 3, "B1": 5, "C2": 7, "B2": 60}
@@ -92,35 +91,3 @@ def test_counts_are_of_the_same_moment_as_vehicles(connection):
     connection.read(("C2",))
     assert connection.readings.by_vehicle is NO_VEHICLES
     assert connection.readings.vehicles[[connection.lanes.index(lane) for lane in counted["C2"]]].sum() > 0
-
-
-def test_vehicle_lanes_without_counted_lanes_are_read(connection):
-    lanes = lanes_of(connection, "B1")
-    connection.track({"B1": []}, [], {"B1": 4}, {"B1": lanes})
-    connection.advance(100.0)
-    connection.read(("B1",))
-    assert read_vehicles(connection) == requested(connection.api, lanes) != []
-    assert not connection.readings.counts.any()
-
-
-def test_vehicle_removed_after_its_id_was_read_is_left_out():
-    connection = over_socket(OPTIONS)
-    api = connection.api
-    lanes = lanes_of(connection, "B1")
-    connection.track({"B1": lanes}, [], {"B1": 4}, {"B1": lanes})
-    connection.advance(100.0)
-    receive_states, removed = connection.shown, []
-
-    def remove_first():
-        """As another client would; `read` receives the states between its two requests."""
-        receive_states()
-        if not removed:
-            removed.extend([v for lane in sorted(lanes) for v in api.lane.getLastStepVehicleIDs(lane)][:1])
-            api.vehicle.remove(removed[0])
-
-    connection.shown = remove_first
-    assert connection.read(("B1",)).time_s == 100.0
-    vehicles = requested(api, lanes)
-    assert removed and read_vehicles(connection) == vehicles != []
-    assert connection.readings.vehicles.sum() == len(vehicles) + 1
-    connection.close()

@@ -11,7 +11,7 @@ from signals.dialects.street import StreetSequencer
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import PhaseState
 from tests.signals.dialects.test_sappo import PHASES
-from tests.signals.lane_readings import LENGTH_M, readings
+from tests.signals.test_observation import LENGTH_M, readings
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The sappo dialect: its numbers against vectors of its trainer, its sequencers second by second."""
 
-import copy
 import json
 
 import numpy as np
@@ -13,7 +12,7 @@ from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer, SappoObserver
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import PhaseState
-from tests.signals.lane_readings import LENGTH_M, readings
+from tests.signals.test_observation import LENGTH_M, readings
 
 EPSILON = float(np.finfo(float).eps)
 PHASES = [ProgramPhase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]
@@ -57,16 +56,12 @@ class TestObservation:
 
 
 class TestArithmetic:
-    def test_green_split_changes_equal_the_seed_systems(self, vectors):
+    def test_numbers_equal_the_seed_systems(self, vectors):
         for key, expected in vectors["green_splits"].items():
             p, m = map(int, key.split(","))
             assert [list(change) for change in cycle_plans.green_split_changes(p, m)] == expected, key
-
-    def test_offset_shifts_equal_the_seed_systems(self, vectors):
         for v in vectors["offset"]:
             assert cycle_plans.offset_shift_s(v["a"], v["cycle"], v["offset_range"]) == v["shift_s"], v
-
-    def test_gr_indices_equal_the_seed_systems(self, vectors):
         for v in vectors["gr_index"]:
             assert cycle_plans.gr_index(v["a"], v["n"]) == v["index"], v
 
@@ -135,10 +130,9 @@ def phases_at(sequencer, *seconds):
 
 class TestPlan:
     def test_phase_at_second_t_is_entry_t_minus_one(self):
-        assert phases_at(plan_sequencer(), 0, 1, 20, 21, 36, 37) == [(3,), (0,), (0,), (1,), (3,), (0,)]
-
-    def test_decisions_are_due_at_multiples_of_the_control_cycle(self):
         sequencer = plan_sequencer()
+        assert phases_at(sequencer, 0, 1, 20, 21, 36, 37) == [(3,), (0,), (0,), (1,), (3,), (0,)]
+        assert sequencer.next_change_s(1) == sequencer.next_change_s(20.0) == 21
         assert [sequencer.next_decision_s(now) for now in (0, 179, 180)] == [180, 180, 360]
 
     def test_decision_is_taken_at_the_first_step_after_the_multiple(self):
@@ -158,11 +152,6 @@ class TestPlan:
         sequencer.note_asked(38)  # for the moment 36, without an answer
         assert sequencer.next_decision_s(38) == 72
         assert not sequencer.decides_at(40) and sequencer.decides_at(72)
-
-    def test_next_change_is_the_next_second_with_another_phase(self):
-        sequencer = plan_sequencer()
-        assert sequencer.next_change_s(1) == 21
-        assert sequencer.next_change_s(20.0) == 21
 
     def test_gro_takes_offset_then_split_per_signal(self):
         sequencer = plan_sequencer()
@@ -185,15 +174,6 @@ class TestPlan:
         sequencer.apply_action(0, (1.0, 1.0) if kind == "gro" else (1.0,))
         sequencer.enter(40, ["GGrr"])
         assert phases_at(sequencer, 1, 36) == [(0,), (3,)]
-
-
-def test_asking_for_states_changes_none():
-    sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5, 1)
-    sequencer.enter(0.0, ["GGrr"], start=True)
-    sequencer.apply_action(20.0, [1])
-    before = copy.copy(sequencer.state)
-    asked = [sequencer.requested_states(now) for now in (20.0, 22.0, 23.0, 21.0)]
-    assert asked == [("yyrr",), ("rrrr",), ("rrGG",), ("yyrr",)] and sequencer.state == before
 
 
 @pytest.mark.parametrize(

@@ -149,13 +149,6 @@ def test_group_of_signals_and_settings_of_other_dialects_are_refused():
             check_city_settings(City(Path("city.toml"), tls={"T": tl}))
 
 
-def test_unknown_key_is_answered_with_the_keys_of_the_dialect(tmp_path):
-    (tmp_path / "city.toml").write_text('[tl.T]\nsignals = ["A"]\ndialect = "street"\nunknown = 5\n')
-    with pytest.raises(InputError, match="delta_time_s") as refusal:
-        config.load(tmp_path / "city.toml")
-    assert "control_cycle" not in str(refusal.value) and "yellow_time" not in str(refusal.value)
-
-
 def test_signal_with_one_green_is_refused(grid):
     signal = grid.signals["B1"]
     (policy_signal,) = policy_signals.of_tl(TL(("B1",), "street", "T"), [signal])
@@ -271,12 +264,6 @@ def test_decisions_are_due_when_the_green_may_change(sequencer):
     assert not sequencer.decides_at(130), "the new green is not shown yet"
     sequencer.note_shown(115)
     assert [sequencer.decides_at(now) for now in (118, 119, 120, 121)] == [False, False, True, True]
-
-
-def test_keeping_the_green_changes_nothing(sequencer):
-    before = sequencer.phase_state(130)
-    sequencer.apply_action(130, (0,))
-    assert sequencer.phase_state(130) == before and sequencer.decides_at(130)
 
 
 def test_times_begin_anew_when_the_policy_takes_over_again(sequencer):

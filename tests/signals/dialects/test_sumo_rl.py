@@ -8,9 +8,7 @@ import pytest
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.green_phases import GreenPhaseSequencer, yellow_between
 from signals.observation import PhaseState, shares_of
-from signals.safety.safety_times import SafetyTimes
-from signals.safety.signal_safety import SignalSafety
-from tests.signals.lane_readings import LENGTH_M, readings
+from tests.signals.test_observation import LENGTH_M, readings
 
 
 @pytest.fixture
@@ -55,27 +53,6 @@ def test_change_shows_yellow_then_the_new_green(sequencer):
     assert sequencer.next_change_s(10) == 12
     assert sequencer.requested_states(12) == ("GrGr",)
     assert sequencer.next_change_s(12) == math.inf
-
-
-@pytest.mark.parametrize("all_red_s", [0.0, 0.5, 2.0])
-def test_all_red_of_a_contract_is_requested_and_no_override(crossing, all_red_s):
-    greens = ["GgGr", "rrrG"]
-    sequencer = GreenPhaseSequencer(greens, 5, 3, 5, all_red_s)
-    sequencer.enter(0, ["GgGr"])
-    safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s), greens)
-    safety.start_from("GgGr", 0)
-    shown, overrides = [], []
-    for half_second in range(200):
-        now = half_second / 2
-        if now % 5 == 0:
-            sequencer.apply_action(now, (int(now // 20) % 2,))
-        state, more = safety.permit(sequencer.requested_states(now)[0], now)
-        shown.append(state.state)
-        overrides += more
-    assert overrides == []
-    first = shown.index("yyyr")
-    assert shown[first : first + 6] == ["yyyr"] * 6 and shown[first + 6 + int(2 * all_red_s)] == "rrrG"
-    assert shown[first + 6 :].count("rrrr") >= 2 * all_red_s and ("rrrr" in shown) == (all_red_s > 0)
 
 
 def test_next_change_is_the_end_of_yellow_then_of_all_red():

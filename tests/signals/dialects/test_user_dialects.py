@@ -10,8 +10,7 @@ from city import config
 from city.config import Controller, Safety
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
-from greenserve.__main__ import main
-from signals import contract, dialects, user_dialects
+from signals import contract, dialects
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings, shares_of
@@ -20,6 +19,7 @@ from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID, ROOT
 from tests.signals.dialects import toy_counts
+from tests.signals.single_signal import play
 
 TOY = "tests.signals.dialects.toy_counts:Toy"
 MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil:\n    pass\n"
@@ -28,9 +28,9 @@ MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setattr(dialects, "_of_cities", {})
-    user_dialects.installed.cache_clear()
+    dialects.installed.cache_clear()
     yield
-    user_dialects.installed.cache_clear()
+    dialects.installed.cache_clear()
 
 
 @pytest.fixture
@@ -129,13 +129,10 @@ def test_intersection_decides_with_a_dialect_that_is_one_file_more(load_city, gr
     vehicles = np.arange(len(lane_row), dtype=float)
     readings = Readings(np.array([vehicles, vehicles]), vehicles, vehicles)
     assert x.observe(readings, shares_of(readings, length_m), 0).tolist() == vehicles[::-1].tolist()
-    shown = []
-    for now in range(30):
-        if x.state.next_decision_s <= now:
-            assert x.apply_answer(Answer(np.array([phases.index(first if now < 14 else second)])), now) == ""
-        shown += [(now, command.state) for command in x.commands(now)[0]]
+    sent = play(x, 30, lambda now: Answer(np.array([phases.index(first if now < 14 else second)])))
     assert x.state.next_decision_s == 35
-    assert shown[0] == (0, first) and shown[-1] == (17, second), "the safety rules add yellow"
+    states = [(now, command.state) for now, command in sent]
+    assert states[0] == (0, first) and states[-1] == (17, second), "the safety rules add yellow"
 
 
 def test_installed_distribution_declares_a_dialect_under_its_name(load_city, install, grid_street):
@@ -167,17 +164,6 @@ def test_module_that_a_contract_names_is_not_imported(name, marked, load_city, g
         with pytest.raises(InputError):
             refused()
     assert not marked.exists() and "evil_module" not in sys.modules
-
-
-def test_check_imports_no_module_that_a_contract_names(marked, load_city, grid_models, capsys):
-    city = load_city("sumo-rl")
-    folder = city.serving.models_dir / "SA101" / "1" / "assets.extra"
-    folder.mkdir(parents=True)
-    text = (grid_models / "SA101" / "1" / "assets.extra" / "policy.json").read_text()
-    (folder / "policy.json").write_text(text.replace('"sumo-rl"', '"evil_module:Evil"'))
-    assert main(["check", "--city", str(city.path)]) == 2
-    assert "has dialect sumo-rl, but its model was exported for evil_module:Evil" in capsys.readouterr().out
-    assert not marked.exists()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import numpy as np
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
-from signals.observation import PhaseState
+from signals.dialects import Dialect
+from signals.observation import Observer, PhaseSequencer, PhaseState
 from signals.policy_signals import signal_messages
 
 
-class Toy:
+class Toy(Dialect):
     name = "toy-counts"
     action_kinds = ("categorical",)
     file_name_settings = ()
@@ -40,15 +41,6 @@ class Toy:
         if contract.action.size != len(contract.signals[0].phases):
             raise ContractError("toy-counts: wrong action size")
 
-    def runs_plan(self, contract):
-        return False
-
-    def counts_outflow(self, contract):
-        return False
-
-    def vehicle_lanes(self, contract):
-        return []
-
     def observer(self, contract, lane_row, length_m):
         return ToyObserver([lane_row[lane] for lane in contract.signals[0].lane_ids])
 
@@ -56,18 +48,15 @@ class Toy:
         return ToySequencer([phase.state for phase in contract.signals[0].phases])
 
 
-class ToyObserver:
+class ToyObserver(Observer):
     def __init__(self, rows):
         self._rows, self.size = rows, len(rows)
 
     def observe(self, readings, shares, phase_state):
         return readings.vehicles[self._rows].astype(np.float32)
 
-    def decided(self, readings):
-        pass
 
-
-class ToySequencer:
+class ToySequencer(PhaseSequencer):
     def __init__(self, states):
         self._states, self._phase = states, 0
 
@@ -80,23 +69,14 @@ class ToySequencer:
     def requested_states(self, now):
         return (self._states[self._phase],)
 
-    def note_shown(self, now, signal):
-        pass
-
     def phase_state(self, now):
         return PhaseState((self._phase,), True)
 
     def next_change_s(self, now):
         return math.inf
 
-    def note_asked(self, now):
-        pass
-
     def next_decision_s(self, now):
         return now + 7
-
-    def decides_at(self, now):
-        return True
 
 
 DIALECT = Toy()

@@ -8,14 +8,13 @@ import pytest
 from controller.assembly import ReadLanes, _scored_greens
 from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
-from signals.fallback.max_pressure import MaxPressure, lanes_of
-from signals.fallback.scored_greens import MAX_WAIT_S, ScoredGreens
+from signals.fallback.scored_greens import MAX_WAIT_S, MaxPressure, ScoredGreens
 from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState
-from tests.signals.single_signal import GREENS, one_signal
+from tests.signals.single_signal import GREENS, one_signal, play
 
 LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
 ROW = {lane: k for k, lane in enumerate(LANES)}
@@ -25,6 +24,14 @@ LENGTH_M = np.full(8, 100.0)
 def readings(**vehicles):
     counts = np.array([vehicles.get(lane.removesuffix("_0"), 0) for lane in LANES], float)
     return Readings(np.array([counts, counts]), counts, counts)
+
+
+def late(now):
+    return TimeoutError("late, or no policy is queried")
+
+
+def waiting(now):
+    return readings(in3=9)
 
 
 def controller(crossing, length_m=LENGTH_M):
@@ -71,7 +78,7 @@ def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
         made.enter(0, ["GgGr"])
         made.decide(20, Readings(np.array([counts, counts]), counts, counts))
         assert made.requested_states(23)[0] == green
-    assert lanes_of(crossing, {"in3_0": ["behind_0"]}) == [*LANES[:4], "behind_0", *LANES[4:]]
+    assert MaxPressure.lanes_of(crossing, {"in3_0": {"behind_0": 1.0}}) == [*LANES[:4], "behind_0", *LANES[4:]]
 
 
 def test_link_that_waits_for_long_is_served_whatever_its_pressure(crossing):
@@ -110,7 +117,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
 
 def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
     x = intersection(crossing, driven=True)
-    sent = play(x, 40, lambda now: TimeoutError("no policy is queried"), lambda now: readings(in3=9), release_s=30)
+    sent = play(x, 40, late, readings_at=waiting, release_s=30)
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
     states = [(now, command.state) for now, command in sent if isinstance(command, PermittedState)]
     assert states[0] == (0, "GgGr") and (10, "yyyr") in states and "rrrG" in [state for _, state in states]
@@ -124,24 +131,11 @@ def intersection(crossing, hold_s=10, driven=False):
     return one_signal(crossing, hold_s, lanes=8, max_pressure=pressure, driver=pressure if driven else None)
 
 
-def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
-    sent, now = [], begin_s
-    while now < until_s:
-        if release_s is not None and now >= release_s and not x.state.is_on_fallback_plan:
-            x.release()
-        if x.state.next_decision_s <= now:
-            x.apply_answer(answer(now), now, ["GgGr"], readings_at(now))
-        sent += [(now, command) for command in x.commands(now)[0]]
-        x.confirm_sent(())
-        now = min(x.next_due_s(now), until_s, np.floor(now) + 1)
-    return sent
-
-
 def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     x = intersection(crossing)
-    late = lambda now: TimeoutError("late") if now < 100 else Answer(np.array([0]))  # noqa: E731
-    waiting = lambda now: readings(in3=9) if now % 60 < 30 else readings(in0=9)  # noqa: E731
-    sent = play(x, 160, late, waiting)
+    late_until_100 = lambda now: TimeoutError("late") if now < 100 else Answer(np.array([0]))  # noqa: E731
+    alternating = lambda now: readings(in3=9) if now % 60 < 30 else readings(in0=9)  # noqa: E731
+    sent = play(x, 160, late_until_100, readings_at=alternating)
     assert all(isinstance(command, PermittedState) for _, command in sent), "its own program never runs"
     shown = [(now, command.state) for now, command in sent]
     assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
@@ -155,15 +149,9 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     ] == []
 
 
-def test_release_hands_over_to_the_signals_own_program(crossing):
-    x = intersection(crossing)
-    play(x, 90, lambda now: TimeoutError("late"), lambda now: readings(in3=9), release_s=60)
-    assert x.is_released
-
-
 def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_street):
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
-    lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
+    lanes = [lane for signal in made.signal_ids for lane in MaxPressure.lanes_of(grid_street.signals[signal], {})]
     read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
     assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), ScoredGreens)
@@ -181,32 +169,21 @@ def test_current_green_is_kept_at_equal_pressure(crossing):
     assert chosen(made, 40) == "rrrG" and chosen(made, 60, in0=3, in3=3) == "rrrG"
 
 
-def test_policy_takes_over_from_the_green_that_is_shown(crossing):
-    x = intersection(crossing)
-    play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
-    assert x.safeties[0].shown == "rrrG"
-    answer = Answer(np.array([0]))
-    while x.mode is not ControlMode.POLICY:
-        x.apply_answer(answer, x.state.next_decision_s, None, readings(in3=9))
-        now = x.state.next_decision_s
-    sent = []
-    for k in range(40):
-        if x.state.next_decision_s <= now + k:
-            x.apply_answer(answer, now + k, None, readings(in3=9))
-        commands, overrides = x.commands(now + k)
-        assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
-        sent += [command.state for command in commands]
-    assert sent == ["rrry", "GgGr"]
-
-
 def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
     x = intersection(crossing, driven=True)
-    late = lambda now: TimeoutError("no policy is queried")  # noqa: E731
-    play(x, 20, late, lambda now: readings(in3=9))
+    play(x, 20, late, readings_at=waiting)
     x.set_mode(OperatorMode.FIXED, 20)
-    play(x, 60, late, lambda now: readings(in3=9), begin_s=20)
+    play(x, 60, late, begin_s=20, readings_at=waiting)
     assert x.is_released and x.control_name == "FIXED"
     x.set_mode(OperatorMode.POLICY, 60)
-    sent = play(x, 100, late, lambda now: readings(in3=9), begin_s=60)
+    sent = play(x, 100, late, begin_s=60, readings_at=waiting)
     assert x.control_name == "MAX-PRESSURE" and not x.state.is_on_fallback_plan
     assert "rrrG" in [command.state for _, command in sent if isinstance(command, PermittedState)]
+
+
+def test_policy_takes_over_from_the_green_that_is_shown(crossing):
+    x = intersection(crossing)
+    play(x, 40, late, readings_at=waiting)
+    assert x.safeties[0].shown == "rrrG" and x.mode is ControlMode.FALLBACK
+    assert play(x, 100, lambda now: Answer(np.array([1])), begin_s=40, readings_at=waiting) == []
+    assert x.mode is ControlMode.POLICY

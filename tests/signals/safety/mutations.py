@@ -3,13 +3,13 @@
     python -m tests.signals.safety.mutations [--list] [--processes N] [TEXT ...]
 
 One process imports what the tests need, except for signals and tests, and forks for each
-mutant. The child compiles the mutant in memory, gives it to the first import of its
-module, and runs the tests from the fastest to the slowest until one fails. No source
-file is changed. A mutant is killed if a test fails, or its tests do not end in time.
+mutant. The child compiles the mutant in memory, puts it in the place of its module, and
+runs the tests from the fastest to the slowest until one fails. No source file is changed.
+A mutant is killed if a test fails, or its tests do not end in time.
 """
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import resource
@@ -18,8 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -75,23 +73,16 @@ class TestOrder:
         self.durations_s[report.nodeid] = self.durations_s.get(report.nodeid, 0.0) + report.duration
 
 
-class MutantImporter:
-    """Import hook: gives compiled code to the import of one module."""
-
-    def __init__(self, path: Path, code: CodeType) -> None:
-        self.name, self.path, self.code = ".".join(path.relative_to(ROOT).with_suffix("").parts), path, code
-
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != self.name:
-            return None
-        loader = SourceFileLoader(name, str(self.path))
-        loader.get_code = lambda fullname: self.code
-        return importlib.util.spec_from_file_location(name, self.path, loader=loader)
-
-
 def run_tests(path: Path, code: CodeType, order: TestOrder, folder: Path) -> int:
     """Run the tests in this process with `code` in place of a module. Returns pytest's exit code."""
-    sys.meta_path.insert(0, MutantImporter(path, code))
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
+    try:
+        exec(code, vars(module))
+    except Exception:  # noqa: BLE001 - a module that cannot be imported fails every test
+        return TEST_FAILED
+    setattr(importlib.import_module(name.rpartition(".")[0]), path.stem, module)
     options = [*OPTIONS, f"--hypothesis-profile={PROFILE}", f"--basetemp={folder / str(os.getpid())}"]
     return pytest.main([*options, *TESTS], plugins=[order])
 
@@ -134,16 +125,19 @@ def measure(folder: Path) -> dict[str, float]:
 def surviving(mutants: Sequence[Mutant], processes: int) -> Iterator[Mutant]:
     """The mutants with which every test passes, as soon as that is known."""
     running: dict[int, Mutant] = {}
+    waiting = list(reversed(mutants))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         durations_s = measure(folder)
-        waiting = list(reversed(mutants))
+
+        def test(mutant: Mutant) -> int:
+            return run_tests(mutant.path, mutant.compile(), TestOrder(durations_s), folder)
+
         try:
             while waiting or running:
                 while waiting and len(running) < processes:
                     mutant = waiting.pop()
-                    task = partial(_test_mutant, mutant, TestOrder(durations_s), folder)
-                    running[fork(task)] = mutant
+                    running[fork(lambda mutant=mutant: test(mutant))] = mutant
                 pid, status = os.wait()
                 mutant, code = running.pop(pid), os.waitstatus_to_exitcode(status)
                 if code == SURVIVED:
@@ -154,20 +148,6 @@ def surviving(mutants: Sequence[Mutant], processes: int) -> Iterator[Mutant]:
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-
-
-def _test_mutant(mutant: Mutant, order: TestOrder, folder: Path) -> int:
-    return run_tests(mutant.path, mutant.compile(), order, folder)
-
-
-def run_mutants(mutants: Sequence[Mutant], processes: int) -> list[str]:
-    """Test mutants and print survivors. Returns the keys of those that survived."""
-    survived = []
-    for mutant in surviving(mutants, processes):
-        survived.append(mutant.key)
-        if mutant.key not in EQUIVALENT_MUTANTS:
-            print(f"survived: {describe(mutant)}", flush=True)
-    return survived
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -188,7 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # the first failure is enough, and shrinking it would take time
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile(PROFILE, deadline=None, derandomize=True, phases=phases)
-    began, survived = time.monotonic(), run_mutants(chosen, options.processes)
+    began, survived = time.monotonic(), []
+    for mutant in surviving(chosen, options.processes):
+        survived.append(mutant.key)
+        if mutant.key not in EQUIVALENT_MUTANTS:
+            print(f"survived: {describe(mutant)}", flush=True)
     tested = {mutant.key for mutant in chosen}
     unexpected = [key for key in survived if key not in EQUIVALENT_MUTANTS]
     killed = [key for key in EQUIVALENT_MUTANTS if key in tested and key not in survived]

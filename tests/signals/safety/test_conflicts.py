@@ -25,10 +25,6 @@ def test_links_that_show_a_kind_are_a_mask():
     assert links_that_show(PROTECTED, "") == 0
 
 
-def test_phases_without_conflict_are_accepted(crossing):
-    check_phases("city.toml", crossing, "0", ["GgGr", "yyyr", "rrrG"])
-
-
 @pytest.mark.parametrize(
     ("state", "yields", "permissive", "message"),
     [

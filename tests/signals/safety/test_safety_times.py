@@ -12,12 +12,9 @@ from signals.safety.safety_times import (
     SafetyTimes,
     movement_max_reds_s,
     program_times,
-    red_clearance_s,
     times_for,
-    yellow_s_at,
 )
 from signals.safety.signal_safety import SignalSafety
-from tests.signals.safety.floor_examples import PATHS, SPEEDS
 from tests.signals.test_movement_names import approach, junction
 from tests.signals.test_movement_names import crossing as crossing_of
 
@@ -121,16 +118,6 @@ def test_times_without_bounds_or_all_red_have_none():
     assert times_for(contract, Safety(min_green_s=0), True).min_green_s == 0
 
 
-@pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)
-def test_yellow_is_that_of_the_approach_speed(mps, yellow_s):
-    assert yellow_s_at(mps) == yellow_s
-
-
-@pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
-def test_red_clearance_is_the_time_to_clear_the_path(path_m, mps, red_s):
-    assert red_clearance_s(path_m, mps) == pytest.approx(red_s)
-
-
 def running(crossing, *phases, kind="static"):
     """The crossing with a program. `phases`: states with their durations, such as "GgGr 20"."""
     states = [(phase.split()[0], float(phase.split()[1])) for phase in phases]
@@ -222,11 +209,6 @@ def test_a_crossing_has_no_change_times_of_the_program_and_gives_none_to_others(
     assert program_times(signal) == ([3, 0, 3, 4], [1, 0, 1, 1])
     shared = replace(signal, approach_mps=(14, 14, 14, 14))
     assert program_times(shared) == ([3, 0, 3, 4], [9, 9, 1, 1])
-
-
-def test_a_signal_that_is_off_has_no_change_times(crossing):
-    signal = replace(crossing, programs=(OFF_PROGRAM,), active_program=OFF_PROGRAM.id)
-    assert program_times(signal) == ([0] * 4, [0] * 4)
 
 
 def test_the_safety_rules_keep_the_programs_change_times(crossing):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from city import network
 from controller.recording import loop_state
 from protos.loop_state_pb2 import MonitorState, SignalState, TlState
 from protos.record_pb2 import TlStep
@@ -17,7 +16,6 @@ from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
-from tests.conftest import GRID
 from tests.signals.dialects.toy_counts import ToySequencer
 from tests.signals.single_signal import GREENS, one_signal
 
@@ -151,32 +149,3 @@ def test_dialect_of_the_users_own_need_not_have_a_state(crossing):
     first.commands(0)
     assert not TlState(**loop_state.values(first.state)).HasField("sequencer")
     assert resumed(first, second, TlState).state.requested == (GREENS[0],)
-
-
-def test_link_beyond_max_red_is_not_reported_again_after_a_saved_state(crossing):
-    monitor = SignalMonitor(crossing, LIMITS, GREENS)
-    assert monitor.check_shown("GgGr", 0, 5) == []
-    assert [alarm.rule.value for alarm in monitor.check_shown("GgGr", 5, 100)] == ["max_red_exceeded"]
-    assert resumed(monitor, SignalMonitor(crossing, LIMITS, GREENS), MonitorState).check_shown("GgGr", 100, 110) == []
-
-
-def test_time_without_a_protected_green_is_saved(crossing):
-    """Link 1 has been green for all the time, but permissively."""
-    greens, times = ["GgGr", "rGrr"], SafetyTimes(3, 5, max_unprotected_s=(math.inf, 50, math.inf, math.inf))
-    safety, monitor = SignalSafety(crossing, times, greens), SignalMonitor(crossing, times, greens)
-    safety.start_from("GgGr", 0)
-    assert not monitor.check_shown("GgGr", 0, 40)
-    safety = resumed(safety, SignalSafety(crossing, times, greens), SignalState)
-    assert [safety.permit("GgGr", second)[0].state for second in (49.999, 50.0)] == ["GgGr", "ygyr"]
-    monitor = resumed(monitor, SignalMonitor(crossing, times, greens), MonitorState)
-    assert not monitor.check_shown("GgGr", 40, 74) and len(monitor.check_shown("GgGr", 74, 75)) == 1
-
-
-def test_monitor_of_the_sample_city_saves_links_that_were_never_seen_to_change():
-    signal = next(iter(network.read(GRID / "grid.net.xml").signals.values()))
-    monitor = SignalMonitor(signal, LIMITS)
-    monitor.check_shown("r" * len(signal.links), 0, 5)
-    assert all(map(math.isnan, monitor.state.since_s))
-    other = resumed(monitor, SignalMonitor(signal, LIMITS), MonitorState)
-    green = "g" + "r" * (len(signal.links) - 1)
-    assert other.check_shown(green, 5, 10) == monitor.check_shown(green, 5, 10)
