@@ -103,19 +103,22 @@ def time_axis(period: AnalysisPeriod, width: float = WIDTH) -> Axis:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A line of the legend: of a mark, or of a line."""
+class Series:
+    """How marks, lines or areas look, and their text in the legend."""
 
     text: str
     colour: str
     shape: str = ""
-    """Shape of a mark; "": a line."""
+    """Shape of marks; "": lines or areas."""
     dash: str = ""
     width: float = 1.6
+    opacity: float = 1.0
+    is_right: bool = False
+    """True if the right axis counts."""
 
 
 class Canvas:
-    """One drawing. Coordinates are those of the axes."""
+    """One drawing. Coordinates are those of the axes; the legend has each series with data."""
 
     def __init__(
         self,
@@ -124,12 +127,11 @@ class Canvas:
         x: Axis,
         y: Axis,
         right: Axis | None = None,
-        legend: Sequence[Entry] = (),
         bands: Sequence[tuple[float, float, str]] = (),
         width: int = WIDTH,
         plot_height: int = 170,
     ) -> None:
-        """Draw the frame.
+        """Draw the axes.
 
         Args:
             title: its first line.
@@ -137,67 +139,52 @@ class Canvas:
             x: the horizontal axis.
             y: the vertical axis.
             right: a second vertical axis.
-            legend: its entries.
             bands: (begin, end, text) of intervals of x, which are named above the data.
             width: in px.
             plot_height: of the data, in px.
         """
         self.x, self.y, self.right = x, y, right
-        self._width, self._title = width, title
+        self._width, self._title, self._subtitle = width, title, subtitle
         self._parts: list[str] = []
-        self._write(4, 14, title, size=13, more=' font-weight="bold"', room=width - 8)
-        self._write(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
-        legend_top = 14 + 2 * LINE_PX
-        rows = self._legend(legend, legend_top)
-        self.top = legend_top + rows * LINE_PX - 5 + (BAND_PX if bands else 0)
+        """Elements below the legend; y is 0 at the top of the axes."""
+        self._series: dict[Series, None] = {}
+        """Those with data, in the order in which they were drawn."""
+        self._band_px = BAND_PX if bands else 0
         self.left, self.plot_width = MARGIN_LEFT, width - MARGIN_LEFT - MARGIN_RIGHT
         self.plot_height = plot_height
-        self.bottom = self.top + plot_height
-        self.height = self.bottom + MARGIN_BOTTOM
         self._bands(bands)
         self._axes()
 
     def px(self, point: Point, is_right: bool = False) -> Point:
         """The place of a point, in px."""
         y = self.right if is_right and self.right is not None else self.y
-        return (
-            self.left + self.x.share(point[0]) * self.plot_width,
-            self.bottom - y.share(point[1]) * self.plot_height,
-        )
+        return self.left + self.x.share(point[0]) * self.plot_width, (1 - y.share(point[1])) * self.plot_height
 
-    def marks(self, points: Iterable[Point], shape: str, colour: str, dy_px: float = 0.0) -> None:
+    def marks(self, points: Iterable[Point], series: Series, dy_px: float = 0.0) -> None:
         """Draw a mark at each point, moved down by `dy_px`; those outside of the axes are left out."""
         right = self.left + self.plot_width
         places = [(x, y + dy_px) for x, y in map(self.px, points)]
-        held = [(x, y) for x, y in places if self.left <= x <= right and self.top <= y <= self.bottom]
+        held = [(x, y) for x, y in places if self.left <= x <= right and 0 <= y <= self.plot_height]
         if held:
-            self._parts.append(_marks(held, shape, colour, DOT_PX, 'class="data" '))
+            self._series[series] = None
+            self._parts.append(_marks(held, series, DOT_PX, 'class="data" '))
 
-    def line(
-        self,
-        points: Sequence[Point],
-        colour: str,
-        width: float = 1.6,
-        dash: str = "",
-        is_right: bool = False,
-    ) -> None:
+    def line(self, points: Sequence[Point], series: Series) -> None:
         """Draw a line through points."""
-        self.segments(pairwise(points), colour, width, dash, is_right)
+        self.segments(pairwise(points), series)
 
-    def segments(
-        self,
-        pairs: Iterable[tuple[Point, Point]],
-        colour: str,
-        width: float = 1.6,
-        dash: str = "",
-        is_right: bool = False,
-        opacity: float = 1.0,
-    ) -> None:
+    def steps(self, points: Sequence[Point], series: Series) -> None:
+        """Draw a line that keeps each value until the next one; the last one until the end of x."""
+        ends = [*(x for x, _ in points[1:]), self.x.end]
+        corners = [corner for (x, y), end in zip(points, ends, strict=False) for corner in ((x, y), (end, y))]
+        self.line(corners, series)
+
+    def segments(self, pairs: Iterable[tuple[Point, Point]], series: Series) -> None:
         """Draw lines between pairs of points; pairs that are not finite are left out."""
         path: list[str] = []
         last: Point | None = None
         for a, b in pairs:
-            (x0, y0), (x1, y1) = self.px(a, is_right), self.px(b, is_right)
+            (x0, y0), (x1, y1) = self.px(a, series.is_right), self.px(b, series.is_right)
             if not all(map(math.isfinite, (x0, y0, x1, y1))):
                 continue
             if last != (x0, y0):
@@ -205,10 +192,9 @@ class Canvas:
             path.append(f"L{x1:.1f},{y1:.1f}")
             last = x1, y1
         if path:
-            shade = f' opacity="{opacity:g}"' if opacity < 1 else ""
-            self._add_clipped(f'<path class="data" {_stroke("".join(path), colour, width, dash)}{shade}/>')
+            self._add_clipped(series, _stroke("".join(path), series))
 
-    def polygons(self, shapes: Iterable[Sequence[Point]], colour: str, opacity: float) -> None:
+    def polygons(self, shapes: Iterable[Sequence[Point]], series: Series) -> None:
         """Fill polygons; those that are not finite are left out."""
         paths = []
         for shape in shapes:
@@ -216,47 +202,59 @@ class Canvas:
             if all(math.isfinite(x) and math.isfinite(y) for x, y in places):
                 paths.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) + "Z")
         if paths:
-            self._add_clipped(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
+            path = f'd="{"".join(paths)}" fill="{series.colour}" opacity="{series.opacity:g}"'
+            self._add_clipped(series, path)
 
     def label(self, point: Point, text: str, dy_px: float) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
-        self._write(x + 3, y + dy_px, text, room=LABEL_PX, more=HALO)
+        self._parts.append(_text(x + 3, y + dy_px, text, room=LABEL_PX, more=HALO))
 
     def svg(self) -> str:
         """The drawing, as one SVG element."""
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" '
-            f'width="{self._width}" height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" '
-            f'font-size="{FONT_PX}" role="img" aria-label={quoteattr(printable(self._title))}>\n'
-            + "\n".join(self._parts)
-            + "\n</svg>"
-        )
+        legend, rows = self._legend()
+        top = 14 + (2 + rows) * LINE_PX - 5 + self._band_px
+        height = top + self.plot_height + MARGIN_BOTTOM
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {height}" width="{self._width}" '
+            f'height="{height}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" role="img" '
+            f"aria-label={quoteattr(printable(self._title))}>",
+            _text(4, 14, self._title, size=13, more=' font-weight="bold"', room=self._width - 8),
+            _text(4, 14 + LINE_PX, self._subtitle, colour="#555555", room=self._width - 8),
+            *legend,
+            f'<g transform="translate(0 {top})">',
+            *self._parts,
+            "</g>",
+            "</svg>",
+        ]
+        return "\n".join(parts)
 
-    def _add_clipped(self, path: str) -> None:
-        x, y = self.left - CLIP_MARGIN_PX, self.top - CLIP_MARGIN_PX
+    def _add_clipped(self, series: Series, attributes: str) -> None:
+        """Draw a path of a series, cut at the axes."""
+        self._series[series] = None
+        x, y = self.left - CLIP_MARGIN_PX, -CLIP_MARGIN_PX
         width, height = self.plot_width + 2 * CLIP_MARGIN_PX, self.plot_height + 2 * CLIP_MARGIN_PX
         self._parts.append(
-            f'<svg x="{x:g}" y="{y:g}" width="{width}" height="{height}" viewBox="{x:g} {y:g} {width} {height}" '
-            f'overflow="hidden">{path}</svg>'
+            f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}" '
+            f'overflow="hidden"><path class="data" {attributes}/></svg>'
         )
 
-    def _legend(self, legend: Sequence[Entry], top: float) -> int:
-        """Write the legend and return its number of rows."""
+    def _legend(self) -> tuple[list[str], int]:
+        """The elements of the legend, and its number of rows."""
+        parts: list[str] = []
         x, row = 6.0, 0
-        for entry in legend:
-            width = 24 + CHAR_PX * len(entry.text) + 10
+        for series in self._series:
+            width = 24 + CHAR_PX * len(series.text) + 10
             if x + width > self._width and x > 6:
                 x, row = 6.0, row + 1
-            y = top + row * LINE_PX
-            if entry.shape:
-                self._parts.append(_marks([(x + 9, y - 4)], entry.shape, entry.colour, LEGEND_DOT_PX))
+            y = 14 + (2 + row) * LINE_PX
+            if series.shape:
+                parts.append(_marks([(x + 9, y - 4)], series, LEGEND_DOT_PX))
             else:
-                line = f"M{x:.1f},{y - 4:.1f}h18"
-                self._parts.append(f"<path {_stroke(line, entry.colour, entry.width, entry.dash)}/>")
-            self._write(x + 22, y, entry.text)
+                parts.append(f"<path {_stroke(f'M{x:.1f},{y - 4:.1f}h18', series)}/>")
+            parts.append(_text(x + 22, y, series.text))
             x += width
-        return row + 1 if legend else 0
+        return parts, row + 1 if parts else 0
 
     def _bands(self, bands: Sequence[tuple[float, float, str]]) -> None:
         """Name intervals of x in a strip above the data."""
@@ -266,75 +264,75 @@ class Canvas:
                 continue
             (x0, _), (x1, _) = self.px((begin, 0)), self.px((end, 0))
             self._parts.append(
-                f'<rect class="band" x="{x0:.1f}" y="{self.top - BAND_PX:g}" width="{x1 - x0:.1f}" height="{BAND_PX}" '
+                f'<rect class="band" x="{x0:.1f}" y="{-BAND_PX}" width="{x1 - x0:.1f}" height="{BAND_PX}" '
                 f'fill="{("#ffffff", "#e4e4e4")[k % 2]}" stroke="#bbbbbb" stroke-width="0.5"/>'
             )
             if x1 - x0 > CHAR_PX * len(text):
-                self._write(x0 + 3, self.top - 3, text, size=9)
+                self._parts.append(_text(x0 + 3, -3, text, size=9))
 
     def _axes(self) -> None:
-        x0, x1 = self.left, self.left + self.plot_width
+        x0, x1, bottom = self.left, self.left + self.plot_width, self.plot_height
         for value, text in self.y.ticks:
             _, y = self.px((0, value))
-            self._parts.append(f'<path d="M{x0},{y:.1f}H{x1}" stroke="#dddddd" stroke-width="0.7"/>')
-            self._write(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16)
+            self._parts += [
+                f'<path d="M{x0},{y:.1f}H{x1}" stroke="#dddddd" stroke-width="0.7"/>',
+                _text(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16),
+            ]
         for value, text in self.x.ticks:
             x, _ = self.px((value, 0))
-            self._parts.append(f'<path d="M{x:.1f},{self.bottom:g}v4" stroke="{GREY}" stroke-width="0.8"/>')
-            self._write(x, self.bottom + 15, text, anchor="middle")
+            self._parts += [
+                f'<path d="M{x:.1f},{bottom}v4" stroke="{GREY}" stroke-width="0.8"/>',
+                _text(x, bottom + 15, text, anchor="middle"),
+            ]
         if self.right is not None:
             for value, text in self.right.ticks:
                 _, y = self.px((0, value), is_right=True)
-                self._write(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16)
-            self._write(self._width - 13, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
-        self._write(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
-        self._write(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
-        self._parts.append(
-            f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" '
-            f'fill="none" stroke="{GREY}" stroke-width="0.8"/>'
-        )
-
-    def _write(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        anchor: str = "start",
-        size: int = FONT_PX,
-        colour: str = BLACK,
-        room: float = math.inf,
-        turned: int = 0,
-        more: str = "",
-    ) -> None:
-        """Write a text, shortened to its room in px. `turned`: by so many degrees. `more`: further attributes."""
-        shown = escape(printable(text, int(min(max(room / (CHAR_PX * size / FONT_PX), 4), MAX_TEXT_CHARS))))
-        full = f"<title>{escape(printable(text))}</title>" if shown != escape(text) else ""
-        turn = f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
-        self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turn}{more}>'
-            f"{shown}{full}</text>"
-        )
+                self._parts.append(_text(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16))
+            self._parts.append(_text(self._width - 13, bottom / 2, self.right.title, anchor="middle", turned=90))
+        self._parts += [
+            _text(11, bottom / 2, self.y.title, anchor="middle", turned=-90),
+            _text(x0 + self.plot_width / 2, bottom + 30, self.x.title, anchor="middle"),
+            f'<rect class="axes" x="{x0}" y="0" width="{self.plot_width}" height="{bottom}" fill="none" '
+            f'stroke="{GREY}" stroke-width="0.8"/>',
+        ]
 
 
-def _marks(places: Iterable[Point], shape: str, colour: str, size: float, attributes: str = "") -> str:
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    anchor: str = "start",
+    size: int = FONT_PX,
+    colour: str = BLACK,
+    room: float = math.inf,
+    turned: int = 0,
+    more: str = "",
+) -> str:
+    """A text, shortened to its room in px. `turned`: by so many degrees. `more`: further attributes."""
+    shown = escape(printable(text, int(min(max(room / (CHAR_PX * size / FONT_PX), 4), MAX_TEXT_CHARS))))
+    full = f"<title>{escape(printable(text))}</title>" if shown != escape(text) else ""
+    turn = f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turn}{more}>'
+        f"{shown}{full}</text>"
+    )
+
+
+def _marks(places: Iterable[Point], series: Series, size: float, attributes: str = "") -> str:
     """Marks at places, both in px. `size`: of dots."""
+    shape, colour = series.shape, series.colour
     path = "".join(f"M{x:.1f},{y:.1f}{_SHAPES[shape]}" for x, y in places)
     fill = colour if shape in _FILLED else "none"
     stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if shape == DOT else 'stroke-width="1.2"'
     return f'<path {attributes}d="{path}" fill="{fill}" stroke="{colour}" {stroke}/>'
 
 
-def _stroke(path: str, colour: str, width: float, dash: str) -> str:
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'd="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}'
+def _stroke(path: str, series: Series) -> str:
+    dashes = f' stroke-dasharray="{series.dash}"' if series.dash else ""
+    shade = f' opacity="{series.opacity:g}"' if series.opacity < 1 else ""
+    return f'd="{path}" fill="none" stroke="{series.colour}" stroke-width="{series.width:g}"{dashes}{shade}'
 
 
 def sentence(title: str, text: str) -> str:
     """A sentence in the place of a picture that has nothing to draw."""
     return f'<p class="none"><b>{escape(printable(title))}</b>: {escape(printable(text))}</p>'
-
-
-def steps(points: Sequence[Point], end: float) -> list[Point]:
-    """The corners of a line that keeps each value until the next one; the last one until `end`."""
-    ends = [*(x for x, _ in points[1:]), end]
-    return [corner for (x, y), next_x in zip(points, ends, strict=False) for corner in ((x, y), (next_x, y))]

@@ -18,8 +18,8 @@ from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramCha
 from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
 from records.atspm.from_record import ObservedSignals, RecordSelection, read
+from records.atspm.pictures.phase_pictures import occupancy_ratios
 from records.atspm.pictures.signal_view import SignalView, views
-from records.atspm.pictures.split_failure import occupancy_ratios
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
