@@ -25,12 +25,11 @@ from controller.sumo.tracked_detectors import step_ends
 from evaluation.actuated import PROGRAM
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors
-from records.atspm.analysis_period import ProgramChange
+from records.atspm.analysis_period import ProgramChange, SignalReadings
 from records.atspm.from_record import EventCollector, RecordSelection
 from records.atspm.pictures import coordination, page, time_space
 from records.atspm.pictures.phase_pictures import split_failure
 from records.atspm.pictures.signal_view import SignalView, views
-from records.atspm.readings import SignalReadings
 from records.record_reader import RecordedStep
 from signals import phase_numbers
 from simulation.controlled_simulation import Control

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from records.atspm import events
-from records.atspm.analysis_period import AnalysisPeriod
+from records.atspm.analysis_period import AnalysisPeriod, SignalReadings, VehicleReading
 from records.atspm.corridor import Corridor
 from records.atspm.pictures.canvas import (
     BLACK,
@@ -26,7 +26,6 @@ from records.atspm.pictures.canvas import (
     time_axis,
 )
 from records.atspm.pictures.signal_view import SignalView
-from records.atspm.readings import SignalReadings, VehicleReading
 
 TITLE = "Time-Space Diagram"
 Segment = tuple[Point, Point]

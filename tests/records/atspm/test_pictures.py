@@ -17,9 +17,12 @@ from records.atspm.analysis_period import (
     POLICY,
     AnalysisPeriod,
     Detection,
+    LaneReading,
     ModeChange,
     ShownState,
     SignalHistory,
+    SignalReadings,
+    VehicleReading,
 )
 from records.atspm.corridor import Corridor, StopLine
 from records.atspm.detectors import PlacedDetector
@@ -42,7 +45,6 @@ from records.atspm.pictures.canvas import (
     time_axis,
 )
 from records.atspm.pictures.signal_view import SignalView, views
-from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
 from signals import phase_numbers
 from signals.phase_numbers import NemaPhase, PhaseNumbers
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from city.street_shapes import LaneShape, StreetShapes
-from records.playback.lane_positions import LanePositions
+from records.playback.moments import LanePositions
 from records.record_reader import RecordReader
 from signals.fallback.control_mode import ControlMode
 from tests.records.playback.played_records import SAMPLE_CITY, Played

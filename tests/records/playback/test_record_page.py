@@ -149,7 +149,7 @@ def test_port_that_cannot_be_used_is_one_line(url, capsys):
 
 
 def test_the_page_without_its_extra_is_one_line(monkeypatch, capsys):
-    for module in ("controller.operator.page.site", "records.playback.record_page", "records.playback.playback_server"):
+    for module in ("controller.operator.page.site", "records.playback.record_page"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     message = "--page needs aiohttp; install greenserve[page,record], or leave --page out"
