@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         results_files.write(args.out, arms, results, conditions)
         # not at the top: importing matplotlib takes a second
         from evaluation import report
-        from evaluation.service_map import StreetMap
+        from evaluation.report_figures import StreetMap
 
         signals_of = {tl: task.city.tls[tl].signals for tl in task.tls}
         street_map = StreetMap(street_shapes.read(street.net_file), signals_of)

@@ -17,10 +17,10 @@ from matplotlib.colors import to_hex
 
 from city import config, street_shapes
 from evaluation import __main__ as program
-from evaluation import arms, report, report_figures, results_files, service_map
+from evaluation import arms, report, report_figures, results_files
 from evaluation.arms import Arm
 from evaluation.command import _table
-from evaluation.service_map import StreetMap
+from evaluation.report_figures import StreetMap
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask
 from greenserve.__main__ import main as greenserve
@@ -191,12 +191,12 @@ def test_candidate_and_fixed_keep_their_colours():
 def test_map_has_the_level_of_each_tl(grid_city, grid_street):
     street = StreetMap(street_shapes.read(grid_street.net_file), {tl: own.signals for tl, own in grid_city.tls.items()})
     delays_s = {"SA101": 90.0, "SA108": 5.0}
-    (axes,) = (figure := service_map.draw(street, "Before", delays_s)).axes
-    assert axes.get_title() == "Before" and figure.get_figheight() <= service_map.MAX_HEIGHT_IN
+    (axes,) = (figure := report_figures.service_map(street, "Before", delays_s)).axes
+    assert axes.get_title() == "Before" and figure.get_figheight() <= report_figures.MAX_MAP_HEIGHT_IN
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["F", "SA101", "A", "SA108: C1", "A", "SA108: C2"], "SA108 has two signals"
     marked = {to_hex(line.get_markerfacecolor()) for line in axes.lines}
-    assert marked == {service_map.LEVEL_COLOURS["F"], service_map.LEVEL_COLOURS["A"]}
+    assert marked == {report_figures.LEVEL_COLOURS["F"], report_figures.LEVEL_COLOURS["A"]}
     plt.close(figure)
 
 
@@ -205,7 +205,7 @@ def test_map_of_many_tls_has_no_names_and_of_very_many_no_letters():
         tls = {str(k): [str(k)] for k in range(count)}
         junctions = tuple(street_shapes.JunctionShape(tl, k, k, ((k, k), (k + 1, k + 1))) for k, tl in enumerate(tls))
         shapes = street_shapes.StreetShapes((), junctions, {tl: (tl,) for tl in tls})
-        figure = service_map.draw(StreetMap(shapes, tls), "After", dict.fromkeys(tls, 1.0))
+        figure = report_figures.service_map(StreetMap(shapes, tls), "After", dict.fromkeys(tls, 1.0))
         assert len(figure.axes[0].texts) == texts * count and len(figure.axes[0].lines) == count
         plt.close(figure)
 
