@@ -47,9 +47,8 @@ from records.atspm.analysis_period import (
     VehicleReading,
 )
 from records.atspm.spool import Series, Spool
-from records.lane_counts import LaneCounts
 from records.record_reader import RecordedStep, RecordReader
-from records.recorded_run import start_of
+from records.recorded_run import LaneCounts, start_of
 from records.run_files import RunReader
 from signals import phase_numbers
 from signals.phase_numbers import PhaseNumbers
