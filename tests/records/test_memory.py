@@ -110,8 +110,6 @@ def test_an_export_of_events_holds_those_of_one_signal(recorded_city, tmp_path, 
         with (tmp_path / "atspm" / "events.csv").open() as rows:
             events = Counter(row.split(",")[1] for row in rows)
         most = max(events.values())
-        with capsys.disabled():
-            print(f"\n{hours} h, {events.total()} events, at most {most} of a signal: {peak / 1e6:.1f} MB")
         # an event and what it is made from are some 200 bytes
         assert peak < 4e6 + 300 * most, (hours, peak, most)
         assert events.total() > 6 * most

@@ -96,15 +96,6 @@ def distance(line, x, y):
     return np.hypot(*(begin + share[:, None] * step - [x, y]).T).min()
 
 
-def test_vehicles_look_along_their_lane(played):
-    moments = played.page.moments
-    lane = moments._lanes.vehicle_lanes_of[STREET_TL][0]
-    line = moments._positions._lines[moments._lanes.row[lane]]
-    (x0, y0), (x1, y1) = line.at[:2]
-    expected = np.degrees(np.arctan2(x1 - x0, y1 - y0)) % 360
-    assert line.angle_deg[0] == pytest.approx(expected)
-
-
 def test_persons_before_a_crossing_are_not_drawn_as_vehicles():
     points = ((0.0, 0.0), (10.0, 0.0))
     lanes = (LaneShape("a_0", 3.2, points), LaneShape(":J_c0_0", 4.0, points, is_crossing=True))
