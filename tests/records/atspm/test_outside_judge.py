@@ -9,25 +9,18 @@ from datetime import datetime
 
 import pytest
 
-from city import config, network
+from city import network
 from controller.recording.detectors import ADVANCE, PRESENCE
 from evaluation import actuated
-from records import sumo_programs
 from records.atspm import detectors, files
-from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
 from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
-from records.atspm.from_record import ObservedSignals, RecordSelection, read
+from records.atspm.from_record import ObservedSignals
 from records.atspm.pictures.phase_pictures import occupancy_ratios
 from records.atspm.pictures.signal_view import SignalView, views
-from records.export import export_atspm
-from records.recorded_run import RecordedRun
-from records.run_files import open_files
 from signals import phase_numbers
-from signals.phase_numbers import NemaPhase, PhaseNumbers
 from tests.conftest import GRID
-from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
-from tests.records.replayed_city import record_run
+from tests.records.atspm.libsumo_run import ZERO, Readings, occupied, period, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -64,7 +57,6 @@ class Judged:
     notes: tuple[str, ...]
     views: list[SignalView]
     """The signals as the pictures have them."""
-    is_controlled: bool = False
 
     @property
     def device(self):
@@ -113,40 +105,13 @@ def read_by_atspm(python, folder):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def controlled(folder, additional):
-    """Record a controlled run over TraCI, export it, and return (what was written, SUMO's programs of the recorded
-    lights)."""
-    city = config.load(GRID / "city.toml")
-    files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
-    record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases_until_s=None)
-    recorded = RecordedRun([folder / "run.mcap"])
-    assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
-    written = export_atspm(open_files([folder / "run.mcap"]), folder / "atspm", RecordSelection(zero=ZERO))
-    observed = read(open_files([folder / "run.mcap"]), RecordSelection(zero=ZERO))
-    return written, views(observed), folder / "lights.add.xml"
-
-
-@pytest.fixture(scope="module", params=["fixed", "actuated", "controlled"])
+@pytest.fixture(scope="module", params=["fixed", "actuated"])
 def judged(request, atspm, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     street = network.of_sumocfg(GRID / "grid.sumocfg")
     additional = [folder / "detectors.add.xml"]
     detectors.write(additional[0], detectors.place(street))
     placed = detectors.read(additional[0])
-    if request.param == "controlled":
-        written, pictured, lights = controlled(folder, additional)
-        # SUMO alone shows the recorded lights, and is read after every step: the record has no part in these readings
-        readings = run([*additional, lights], placed, SECONDS)
-        phases = phase_numbers.of_city(config.load(GRID / "city.toml"), street)
-        return Judged(
-            readings,
-            placed,
-            phases,
-            read_by_atspm(atspm, folder / "atspm"),
-            written.notes,
-            pictured,
-            is_controlled=True,
-        )
     if request.param == "actuated":
         additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
     street = network.read(street.net_file, [GRID / "fixed_time.add.xml", *additional])
@@ -160,14 +125,11 @@ def judged(request, atspm, tmp_path_factory):
 
 
 def test_every_bin_has_data_and_every_interval_is_valid(judged):
-    # policies with senseless actions keep some signals as they are for longer than readers expect, and the files say so
-    assert all("no event for" in note and "in control mode policy" in note for note in judged.notes)
-    assert judged.notes == () or judged.is_controlled
+    assert judged.notes == ()
     assert len(judged.table("has_data")) == 9 * SECONDS // BIN_S
     intervals = Counter((row["EventClass"], row["IsValid"]) for row in judged.tables["timeline"])
     assert {kind for kind, _ in intervals} >= {"Green", "Yellow", "Red", "Phase Call", "Pattern Change"}
-    too_long = {"Green", "Red", "Phase Call", "Phase Wait"} if judged.is_controlled else set()
-    assert {kind for kind, is_valid in intervals if not is_valid} <= too_long
+    assert all(is_valid for _, is_valid in intervals)
     greens = {
         signal: sum(len(judged.greens(signal, p.links[0])) for p in judged.phases[signal].phases)
         for signal in judged.phases
@@ -177,7 +139,7 @@ def test_every_bin_has_data_and_every_interval_is_valid(judged):
         for signal, own in judged.phases.items()
         for phase in own.phases
     )
-    assert intervals["Green", True] + intervals["Green", False] == ended
+    assert intervals["Green", True] == ended
 
 
 def test_detector_counts_agree(judged):
@@ -186,7 +148,7 @@ def test_detector_counts_agree(judged):
     for detector in judged.placed:
         for begin_ms, _ in occupied(judged.readings.passages[detector.id], SECONDS):
             expected[judged.device[detector.signal], begin_ms // 1000 // BIN_S, numbers[detector.id]] += 1
-    assert sum(expected.values()) > (8_000 if judged.is_controlled else 10_000)
+    assert sum(expected.values()) > 10_000
     assert {key: row["Total"] for key, row in judged.table("actuations", "Detector").items()} == expected
     # a point has one vehicle at a time
     by_loop = Counter(
@@ -211,7 +173,7 @@ def test_arrivals_on_green_agree(judged):
             total[key] += 1
             green[key] += judged.readings.states[signal][second][link] in "gG"
     found = judged.table("arrival_on_green", "Phase")
-    assert found.keys() == {key for key in total if green[key]} and len(found) > (100 if judged.is_controlled else 200)
+    assert found.keys() == {key for key in total if green[key]} and len(found) > 200
     for key, row in found.items():
         assert row["Total_Actuations"] == total[key]
         assert row["Percent_AOG"] == pytest.approx(green[key] / total[key], abs=1e-6), key
@@ -276,40 +238,3 @@ def test_terminations_agree(judged):
     assert {cause for *_, cause in expected} == (
         {"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"}
     )
-
-
-def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
-    cycle = ((0, "GrG"), (30, "yrr"), (33, "rrr"), (35, "rGr"), (50, "ryr"), (53, "rrr"))
-    begins = [*range(0, 1100, 55), *range(1200, 1800, 55)]
-    states = [
-        ShownState(float(begin + second), state) for begin in begins for second, state in cycle if begin + second < 1800
-    ]
-    signal = SignalHistory(
-        "X",
-        tuple(sorted([*states, ShownState(1100.0, "ooo")], key=lambda shown: shown.begin_s)),
-        (ModeChange(0.0, "fixed"), ModeChange(110.0, "policy"), ModeChange(770.0, "fallback")),
-        (
-            ProgramChange(0.0, "day"),
-            ProgramChange(110.0, None),
-            ProgramChange(770.0, "day"),
-            ProgramChange(1100.0, "off"),
-        ),
-    )
-    made = AnalysisPeriod(0.0, 1800.0, ZERO, (signal,))
-    phases = {"X": PhaseNumbers("X", (NemaPhase(2, (0,), (2,), ""), NemaPhase(4, (1,), (), "")), {})}
-    green = [network.ProgramPhase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
-    day = [network.Program("day", "static", 0, tuple(green))]
-    files.write(tmp_path, made, signal_events(made, phases, programs={"X": day}), phases)
-    tables = read_by_atspm(atspm, tmp_path)
-    found = {}
-    for row in tables["timeline"]:
-        begin_s = (datetime.fromisoformat(row["StartTime"]).replace(tzinfo=None) - ZERO).total_seconds()
-        found.setdefault(row["EventClass"], []).append((begin_s, row["Duration"], row["EventValue"], row["IsValid"]))
-    assert found["Special Function"] == [(110, 660, 1, True)]
-    assert [row[0] for row in sorted(found["Pattern Change"])] == [0, 110, 770, 1100]
-    assert [row[2] for row in sorted(found["Pattern Change"])] == [1, 254, 1, 255]
-    assert [row[2] for row in sorted(found["Cycle Length Change"])] == [55, 0, 55, 0]
-    assert found["Flash - Automatic"] == [(1100, 100, None, True)]
-    assert sorted(found["Ped Service"]) == [(begin, 30, 2, True) for begin in begins]
-    assert {(value, duration) for _, duration, value, is_valid in found["Red"] if is_valid} == {(2, 2.0), (4, 2.0)}
-    assert {row["PerformanceMeasure"] for row in tables["terminations"]} == {"ForceOff"}
