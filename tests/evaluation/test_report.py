@@ -1,7 +1,6 @@
 """The report: names and figures that fit on paper, maps, and what is better or worse."""
 
 import html
-import json
 import os
 import re
 import subprocess
@@ -17,9 +16,8 @@ from matplotlib.colors import to_hex
 
 from city import config, street_shapes
 from evaluation import __main__ as program
-from evaluation import arms, report, report_figures, results_files
+from evaluation import arms, report, report_figures
 from evaluation.arms import Arm
-from evaluation.command import _table
 from evaluation.report_figures import StreetMap
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask
@@ -38,17 +36,6 @@ def test_one_seed_has_no_interval_in_report_and_table(tmp_path, capsys):
     shown = capsys.readouterr().out + re.sub(r"base64,[^\"]+", "", (tmp_path / "report.html").read_text())
     assert "(one seed, no interval)" in shown and "none (one seed)" in shown
     assert not re.search(r"\binf\b|\bnan\b", shown)
-
-
-def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
-    outcome = replace(ZERO, delay_s=30.0, duration_s=91.7, delay_quantiles_s=(30.0,) * 101)
-    compared, results = arms.parse("fixed"), {"fixed": [outcome]}
-    assert re.match(r" +delay_s +duration_s .*\nfixed +30.0 +91.7 ", _table(compared, results))
-    page = report.write(tmp_path, compared, results, {"city": "city.toml", "tls": [], "models": {}}).read_text()
-    assert "<td>30.0</td><td>91.7</td>" in page
-    results_files.write(tmp_path, compared, results, {})
-    assert json.loads((tmp_path / "results.json").read_text())["arms"]["fixed"]["duration_s"]["mean"] == 91.7
-    assert (tmp_path / "results.csv").read_text().splitlines()[1].startswith(",0,30.0,91.7,")
 
 
 def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(grid_city, tmp_path):
@@ -178,14 +165,6 @@ def test_greens_are_drawn_by_direction_and_transitions_stay_white():
     (legend,) = figure.legends
     shown = [text.get_text() for text in legend.get_texts()]
     assert shown == ["north-south through", "east-west through", "between greens"]
-
-
-def test_candidate_and_fixed_keep_their_colours():
-    for names in (["a", "fixed"], ["a", "b", "fixed"], ["b", "actuated", "fixed", "greedy"]):
-        colours = dict(report_figures._coloured(names))
-        assert colours["fixed"] == report_figures.FIXED_COLOUR
-        assert colours[names[0]] == report_figures.CANDIDATE_COLOUR
-        assert len(set(colours.values())) == len(names)
 
 
 def test_map_has_the_level_of_each_tl(grid_city, grid_street):
