@@ -44,7 +44,6 @@ from simulation.street_simulation import street_with_demand
 VARIED_DEMAND_SEED = 1_000_033
 """First part of the seeds of varied demand, which no training uses."""
 COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_s")
-"""Columns of the printed table."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,6 @@ GREEN_COLOURS = {
     SEVERAL_DIRECTIONS: "#7d5ba6",
     "pedestrians": "#222222",
 }
-"""Colours of greens by direction."""
 MAX_ROADS = 15
 MAX_TLS = 30
 MAX_SIGNALS = 40
@@ -200,7 +199,6 @@ class StreetMap:
 
     shapes: StreetShapes
     signals_of: Mapping[str, Sequence[str]]
-    """By TL."""
 
 
 def service_map(street: StreetMap, title: str, delays_s: Mapping[str, float]) -> Figure:

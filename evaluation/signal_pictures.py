@@ -49,7 +49,6 @@ class SignalPictures:
     """The pictures of an arm's simulation."""
 
     page: str
-    """HTML page with all of them."""
     by_tl: Mapping[str, SignalView]
     """By TL, its first signal, which `compared` draws."""
 

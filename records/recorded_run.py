@@ -63,9 +63,7 @@ class RecordedRun:
         self.state = state
         """State of the decision loop before the first step; None at the run's beginning."""
         self.first_number = state.next_number if state is not None else 0
-        """Number of its first step in the run."""
         self.begin_s = state.now_s if state is not None else self.city.begin_s
-        """Simulated second at which its steps begin."""
         self.ended = ""
         """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
         self.rest: RecordedRun | None = None

@@ -49,7 +49,6 @@ class Detection:
     """A detector that became occupied or free."""
 
     detector: str
-    """SUMO's id."""
     time_s: float
     is_on: bool
 

@@ -56,7 +56,6 @@ class PlacedDetector(Detector):
     """A detector with its place."""
 
     lane: str
-    """The lane on which it is."""
     position_m: float
     """Its begin, from the begin of the lane."""
     length_m: float

@@ -88,9 +88,7 @@ class RecordSelection:
     tls: frozenset[str] | None = None
     """None: all."""
     from_s: float = -math.inf
-    """First simulated second."""
     to_s: float = math.inf
-    """End of the time, in simulated seconds."""
     vehicles_s: float = 0.0
     """Length of the time of which single vehicles are kept: that with the most of them."""
     city: City | None = None
@@ -207,7 +205,6 @@ class DetectionCollector:
         self._changes = {detector.signal: Series[tuple[int, bool, int]](spool) for detector in detectors}
         """By signal, (ms, whether it is an exit, detector): an entry comes before an exit of the same moment."""
         self._on: Counter[int] = Counter()
-        """Vehicles on each detector."""
 
     def add(self, changes: record.DetectorChanges) -> None:
         """Add the entries and exits of a step. An exit without an entry is left out: the entry was in a hole."""

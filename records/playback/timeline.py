@@ -41,7 +41,6 @@ class Timeline:
         self._cache: OrderedDict[tuple[Place, int], tuple[Chunk, int]] = OrderedDict()
         self._cached_bytes = 0
         self.losses = Losses()
-        """Losses of what has been read so far."""
         self.reads = 0
         """Chunks that were read from files."""
         self.places = sorted((place, file) for file in range(len(paths)) for place in self._find(file))
@@ -53,7 +52,6 @@ class Timeline:
         if first is None or last is None:
             raise InputError(f"{paths[0]}: has no step that can be read; name another record")
         self.first_s, self.last_s = first.at_s, last[0].at_s
-        """The simulated time of the record."""
 
     def steps(self, from_s: float, to_s: float) -> list[record.Step]:
         """The steps with from_s <= at_s <= to_s, in their order."""

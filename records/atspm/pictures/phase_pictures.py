@@ -58,7 +58,6 @@ SPLITS = {
     FORCE_OFF: Series("Force Offs", BLUE, SQUARE),
     None: Series("Unknowns", GREY, CROSS),
 }
-"""By cause."""
 RED_S = 5.0
 """Time at the begin of red in which a detector's occupancy counts."""
 MIN_RATIO = 0.79
@@ -124,9 +123,7 @@ class OccupancyRatios(NamedTuple):
     """Shares of a green and of the red after it in which a detector is occupied."""
 
     red_s: float
-    """Begin of red."""
     green: float
-    """Share of the green."""
     red: float
     """Share of the first RED_S of red."""
 

@@ -30,7 +30,6 @@ class Cycle:
 
     begin_s: float
     green_s: float
-    """Begin of green."""
     yellow_s: float
     """Begin of yellow, or end of green without one."""
     end_s: float
