@@ -14,7 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from xml.sax.saxutils import escape, quoteattr
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from jinja2 import Template
 
 from city.printable import printable
 from records.atspm.analysis_period import AnalysisPeriod
@@ -35,8 +38,6 @@ MARGIN_BOTTOM = 36
 LINE_PX = 15
 BAND_PX = 13
 DOT_PX, LEGEND_DOT_PX = 2.4, 3.4
-LABEL_PX = 300.0
-"""Room of a text in the data."""
 CLIP_MARGIN_PX = 2
 """Room around the axes for the width of a line on them."""
 MAX_TICKS_Y = 5
@@ -56,8 +57,8 @@ _SHAPES = {
 }
 """By shape, its path from its centre."""
 _FILLED = {SQUARE, DIAMOND, TRIANGLE}
-HALO = ' paint-order="stroke" stroke="#ffffff" stroke-width="2.5"'
-"""Attributes of a text that is read on lines."""
+TEMPLATE = Template((Path(__file__).parent / "canvas.svg").read_text(), autoescape=True, trim_blocks=True)
+"""The drawing with its texts and axes; data are inserted as they are."""
 Point = tuple[float, float]
 
 
@@ -131,7 +132,7 @@ class Canvas:
         width: int = WIDTH,
         plot_height: int = 170,
     ) -> None:
-        """Draw the axes.
+        """Draw nothing yet.
 
         Args:
             title: its first line.
@@ -143,20 +144,17 @@ class Canvas:
             width: in px.
             plot_height: of the data, in px.
         """
+        self.title, self.subtitle, self.bands = title, subtitle, bands
         self.x, self.y, self.right = x, y, right
-        self._width, self._title, self._subtitle = width, title, subtitle
-        self._parts: list[str] = []
-        """Elements below the legend; y is 0 at the top of the axes."""
+        self.left, self.width, self.plot_height = MARGIN_LEFT, width, plot_height
+        self.plot_width = width - MARGIN_LEFT - MARGIN_RIGHT
+        self._data: list[str] = []
+        self._labels: list[tuple[float, float, str]] = []
         self._series: dict[Series, None] = {}
         """Those with data, in the order in which they were drawn."""
-        self._band_px = BAND_PX if bands else 0
-        self.left, self.plot_width = MARGIN_LEFT, width - MARGIN_LEFT - MARGIN_RIGHT
-        self.plot_height = plot_height
-        self._bands(bands)
-        self._axes()
 
     def px(self, point: Point, is_right: bool = False) -> Point:
-        """The place of a point, in px."""
+        """The place of a point, in px from the left and from the top of the axes."""
         y = self.right if is_right and self.right is not None else self.y
         return self.left + self.x.share(point[0]) * self.plot_width, (1 - y.share(point[1])) * self.plot_height
 
@@ -167,7 +165,7 @@ class Canvas:
         held = [(x, y) for x, y in places if self.left <= x <= right and 0 <= y <= self.plot_height]
         if held:
             self._series[series] = None
-            self._parts.append(_marks(held, series, DOT_PX, 'class="data" '))
+            self._data.append(f'<path class="data" {_marks(held, series, DOT_PX)}/>')
 
     def line(self, points: Sequence[Point], series: Series) -> None:
         """Draw a line through points."""
@@ -176,8 +174,7 @@ class Canvas:
     def steps(self, points: Sequence[Point], series: Series) -> None:
         """Draw a line that keeps each value until the next one; the last one until the end of x."""
         ends = [*(x for x, _ in points[1:]), self.x.end]
-        corners = [corner for (x, y), end in zip(points, ends, strict=False) for corner in ((x, y), (end, y))]
-        self.line(corners, series)
+        self.line([corner for (x, y), end in zip(points, ends, strict=False) for corner in ((x, y), (end, y))], series)
 
     def segments(self, pairs: Iterable[tuple[Point, Point]], series: Series) -> None:
         """Draw lines between pairs of points; pairs that are not finite are left out."""
@@ -192,7 +189,7 @@ class Canvas:
             path.append(f"L{x1:.1f},{y1:.1f}")
             last = x1, y1
         if path:
-            self._add_clipped(series, _stroke("".join(path), series))
+            self._draw_clipped(series, _stroke("".join(path), series))
 
     def polygons(self, shapes: Iterable[Sequence[Point]], series: Series) -> None:
         """Fill polygons; those that are not finite are left out."""
@@ -203,131 +200,67 @@ class Canvas:
                 paths.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) + "Z")
         if paths:
             path = f'd="{"".join(paths)}" fill="{series.colour}" opacity="{series.opacity:g}"'
-            self._add_clipped(series, path)
+            self._draw_clipped(series, path)
 
     def label(self, point: Point, text: str, dy_px: float) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
-        self._parts.append(_text(x + 3, y + dy_px, text, room=LABEL_PX, more=HALO))
+        self._labels.append((x + 3, y + dy_px, text))
 
     def svg(self) -> str:
         """The drawing, as one SVG element."""
-        legend, rows = self._legend()
-        top = 14 + (2 + rows) * LINE_PX - 5 + self._band_px
-        height = top + self.plot_height + MARGIN_BOTTOM
-        parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {height}" width="{self._width}" '
-            f'height="{height}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" role="img" '
-            f"aria-label={quoteattr(printable(self._title))}>",
-            _text(4, 14, self._title, size=13, more=' font-weight="bold"', room=self._width - 8),
-            _text(4, 14 + LINE_PX, self._subtitle, colour="#555555", room=self._width - 8),
-            *legend,
-            f'<g transform="translate(0 {top})">',
-            *self._parts,
-            "</g>",
-            "</svg>",
-        ]
-        return "\n".join(parts)
+        legend, x, row = [], 6.0, 0
+        for series in self._series:
+            width = 24 + CHAR_PX * len(series.text) + 10
+            if x + width > self.width and x > 6:
+                x, row = 6.0, row + 1
+            y = 14 + (2 + row) * LINE_PX
+            place = x + 9, y - 4
+            symbol = _marks([place], series, LEGEND_DOT_PX) if series.shape else _stroke(f"M{x},{y - 4}h18", series)
+            legend.append((x + 22, y, symbol, series.text))
+            x += width
+        top = 9 + (2 + row + bool(legend)) * LINE_PX + (BAND_PX if self.bands else 0)
+        ends = [(max(begin, self.x.begin), min(end, self.x.end), text) for begin, end, text in self.bands]
+        bands = [(self.px((begin, 0))[0], self.px((end, 0))[0], text) for begin, end, text in ends]
+        svg: str = TEMPLATE.render(
+            c=self,
+            top=top,
+            height=top + self.plot_height + MARGIN_BOTTOM,
+            legend=legend,
+            bands=bands,
+            data=self._data,
+            labels=self._labels,
+            fit=_fit,
+            printable=printable,
+        )
+        return svg
 
-    def _add_clipped(self, series: Series, attributes: str) -> None:
+    def _draw_clipped(self, series: Series, attributes: str) -> None:
         """Draw a path of a series, cut at the axes."""
         self._series[series] = None
         x, y = self.left - CLIP_MARGIN_PX, -CLIP_MARGIN_PX
         width, height = self.plot_width + 2 * CLIP_MARGIN_PX, self.plot_height + 2 * CLIP_MARGIN_PX
-        self._parts.append(
+        self._data.append(
             f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}" '
             f'overflow="hidden"><path class="data" {attributes}/></svg>'
         )
 
-    def _legend(self) -> tuple[list[str], int]:
-        """The elements of the legend, and its number of rows."""
-        parts: list[str] = []
-        x, row = 6.0, 0
-        for series in self._series:
-            width = 24 + CHAR_PX * len(series.text) + 10
-            if x + width > self._width and x > 6:
-                x, row = 6.0, row + 1
-            y = 14 + (2 + row) * LINE_PX
-            if series.shape:
-                parts.append(_marks([(x + 9, y - 4)], series, LEGEND_DOT_PX))
-            else:
-                parts.append(f"<path {_stroke(f'M{x:.1f},{y - 4:.1f}h18', series)}/>")
-            parts.append(_text(x + 22, y, series.text))
-            x += width
-        return parts, row + 1 if parts else 0
 
-    def _bands(self, bands: Sequence[tuple[float, float, str]]) -> None:
-        """Name intervals of x in a strip above the data."""
-        for k, (begin, end, text) in enumerate(bands):
-            begin, end = max(begin, self.x.begin), min(end, self.x.end)
-            if begin >= end:
-                continue
-            (x0, _), (x1, _) = self.px((begin, 0)), self.px((end, 0))
-            self._parts.append(
-                f'<rect class="band" x="{x0:.1f}" y="{-BAND_PX}" width="{x1 - x0:.1f}" height="{BAND_PX}" '
-                f'fill="{("#ffffff", "#e4e4e4")[k % 2]}" stroke="#bbbbbb" stroke-width="0.5"/>'
-            )
-            if x1 - x0 > CHAR_PX * len(text):
-                self._parts.append(_text(x0 + 3, -3, text, size=9))
-
-    def _axes(self) -> None:
-        x0, x1, bottom = self.left, self.left + self.plot_width, self.plot_height
-        for value, text in self.y.ticks:
-            _, y = self.px((0, value))
-            self._parts += [
-                f'<path d="M{x0},{y:.1f}H{x1}" stroke="#dddddd" stroke-width="0.7"/>',
-                _text(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16),
-            ]
-        for value, text in self.x.ticks:
-            x, _ = self.px((value, 0))
-            self._parts += [
-                f'<path d="M{x:.1f},{bottom}v4" stroke="{GREY}" stroke-width="0.8"/>',
-                _text(x, bottom + 15, text, anchor="middle"),
-            ]
-        if self.right is not None:
-            for value, text in self.right.ticks:
-                _, y = self.px((0, value), is_right=True)
-                self._parts.append(_text(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16))
-            self._parts.append(_text(self._width - 13, bottom / 2, self.right.title, anchor="middle", turned=90))
-        self._parts += [
-            _text(11, bottom / 2, self.y.title, anchor="middle", turned=-90),
-            _text(x0 + self.plot_width / 2, bottom + 30, self.x.title, anchor="middle"),
-            f'<rect class="axes" x="{x0}" y="0" width="{self.plot_width}" height="{bottom}" fill="none" '
-            f'stroke="{GREY}" stroke-width="0.8"/>',
-        ]
+def _fit(text: str, room_px: float, size_px: int) -> str:
+    """A text, shortened to its room."""
+    return printable(text, int(min(max(room_px / (CHAR_PX * size_px / FONT_PX), 4), MAX_TEXT_CHARS)))
 
 
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    anchor: str = "start",
-    size: int = FONT_PX,
-    colour: str = BLACK,
-    room: float = math.inf,
-    turned: int = 0,
-    more: str = "",
-) -> str:
-    """A text, shortened to its room in px. `turned`: by so many degrees. `more`: further attributes."""
-    shown = escape(printable(text, int(min(max(room / (CHAR_PX * size / FONT_PX), 4), MAX_TEXT_CHARS))))
-    full = f"<title>{escape(printable(text))}</title>" if shown != escape(text) else ""
-    turn = f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turn}{more}>'
-        f"{shown}{full}</text>"
-    )
-
-
-def _marks(places: Iterable[Point], series: Series, size: float, attributes: str = "") -> str:
-    """Marks at places, both in px. `size`: of dots."""
-    shape, colour = series.shape, series.colour
-    path = "".join(f"M{x:.1f},{y:.1f}{_SHAPES[shape]}" for x, y in places)
-    fill = colour if shape in _FILLED else "none"
-    stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if shape == DOT else 'stroke-width="1.2"'
-    return f'<path {attributes}d="{path}" fill="{fill}" stroke="{colour}" {stroke}/>'
+def _marks(places: Iterable[Point], series: Series, size: float) -> str:
+    """Attributes of a path of marks at places, both in px. `size`: of dots."""
+    path = "".join(f"M{x:.1f},{y:.1f}{_SHAPES[series.shape]}" for x, y in places)
+    fill = series.colour if series.shape in _FILLED else "none"
+    stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if series.shape == DOT else 'stroke-width="1.2"'
+    return f'd="{path}" fill="{fill}" stroke="{series.colour}" {stroke}'
 
 
 def _stroke(path: str, series: Series) -> str:
+    """Attributes of a line."""
     dashes = f' stroke-dasharray="{series.dash}"' if series.dash else ""
     shade = f' opacity="{series.opacity:g}"' if series.opacity < 1 else ""
     return f'd="{path}" fill="none" stroke="{series.colour}" stroke-width="{series.width:g}"{dashes}{shade}'
