@@ -12,7 +12,7 @@ from mcap.opcode import Opcode
 from mcap.records import Channel, McapRecord, Message, Schema
 
 from city.errors import InputError, os_errors
-from controller.recording.record_writer import NS, STEP, TL
+from controller.recording.record_writer import NS, STEP, TL, message_type_of
 from protos import record_pb2 as record
 from records.mcap_file import DamagedRecord, Losses, McapFile, Place, read_record
 
@@ -22,7 +22,6 @@ MESSAGE_BYTES = 250
 """Memory of a message, without its data."""
 MAX_LOG_S = 2e10
 """Simulated second after which no message can be."""
-_STEP_SCHEMA, _TL_SCHEMA = record.Step.DESCRIPTOR.full_name, record.TlStep.DESCRIPTOR.full_name
 Chunk = dict[str, list[Message]]
 """The messages of a chunk by topic, in their order, not parsed yet; log_time is simulated time, publish_time the wall
 clock."""
@@ -156,10 +155,9 @@ class Timeline:
             elif isinstance(item, Schema):
                 schemas[item.id] = item.name
             elif isinstance(item, Channel):
-                schema = schemas.get(item.schema_id)
-                is_step = item.topic == STEP and schema == _STEP_SCHEMA
-                is_tl = item.topic.startswith(TL) and schema == _TL_SCHEMA
-                topics[item.id] = item.topic if is_step or is_tl else None
+                is_read = item.topic == STEP or item.topic.startswith(TL)
+                is_read &= schemas.get(item.schema_id) == message_type_of(item.topic).DESCRIPTOR.full_name
+                topics[item.id] = item.topic if is_read else None
         return chunk
 
 
