@@ -1,5 +1,6 @@
 """`python -m evaluation`: paired simulations of served policies and baselines in the real SUMO."""
 
+import argparse
 import base64
 import csv
 import json
@@ -19,14 +20,12 @@ from controller.decision_step import DecisionLoop
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from evaluation import __main__ as program
-from evaluation import actuated, arms, paired_runs, statistics
+from evaluation import actuated, arms, command, paired_runs, statistics
 from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, ServedModels
-from export.__main__ import main as export
 from serving.client import Client
 from serving.embedded.config import ServerConfig
-from signals.contract import build
 from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import ThisProcess
@@ -37,7 +36,6 @@ from tests.conftest import GRID
 from tests.error_lines import assert_refused as refused
 from tests.evaluation.outcomes import ZERO
 from tests.serving.conftest import running
-from training import checkpoints
 
 CITY = ("--city", str(GRID / "city.toml"))
 SECONDS = 330.0
@@ -419,27 +417,18 @@ def test_seed_without_a_vehicle_is_left_out_and_no_difference_of_zero(outcomes, 
     assert "-10.00 (-10.00 to -10.00)" in printed.out and "over 2 simulations" in printed.out
 
 
-@pytest.mark.slow
-def test_model_numbers_are_arms_of_their_own(grid_city, grid_street, grid_models, tmp_path):
-    """Version 2 of SA101 is another actor of the same shape; both are asked in one run."""
-    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
-    contract = build(grid_city, grid_city.tls["SA101"], grid_street)
-    last = np.zeros(contract.action.size, np.float32)
-    last[-1] = 9  # it always chooses the last green
-    zeros = np.zeros((contract.observation.size + 4, 4), np.float32)
-    layers = [(zeros[4:], zeros[0]), (np.zeros((4, len(last)), np.float32), last)]
-    checkpoints.write("tf2", tmp_path / "checkpoints", contract, layers, 2)
-    models = ("--models-dir", str(tmp_path))
-    flags = ("--model-path", str(tmp_path / "checkpoints"), "--tl", "SA101", "--model-number", "2")
-    assert export([*CITY, *flags, *models]) == 0
-    arguments = ("--tl", "SA101", "--seeds", "1", "--seconds", "400", "--out", str(tmp_path / "out"))
-    assert program.main([*CITY, *models, *arguments, "--arms", "served:1,served:2,served"]) == 0
-    first, second, newest = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
-    assert second["delay_s"] == newest["delay_s"] != first["delay_s"]
-    for chosen, same in (("1", first), (str(tmp_path / "SA101" / ".."), newest), (f"{tmp_path}:1", first)):
-        assert program.main([*CITY, *models, *arguments, "--arms", "served", "--model", f"SA 101={chosen}"]) == 0
-        own = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
-        assert own[0]["delay_s"] == same["delay_s"], chosen
+def test_model_numbers_are_arms_of_their_own(grid_city, grid_models, tmp_path):
+    for number in "12":
+        shutil.copytree(grid_models / "SA101" / "1", tmp_path / "SA101" / number)
+    task = EvaluationTask(grid_city, ("SA101",))
+    compared = arms.parse("served:1,served:2,served,fixed")
+    args = argparse.Namespace(models_dir=tmp_path, model=[])
+    found = {arm: by_tl["SA101"].name for arm, by_tl in command._models(args, compared, task).items()}
+    assert found == {"served:1": "1", "served:2": "2", "served": "2"}
+    for chosen, number in (("1", "1"), (str(tmp_path), "2"), (f"{tmp_path}:1", "1")):
+        args = argparse.Namespace(models_dir=tmp_path, model=[f"SA 101={chosen}"])
+        models = command._models(args, compared, task)
+        assert [models[arm]["SA101"].name for arm in ("served", "served:2")] == [number, "2"]
 
 
 def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):

@@ -1,7 +1,6 @@
 """The memory of the commands that read records does not grow with a record's length."""
 
 import copy
-import gc
 import tracemalloc
 from collections import Counter
 
@@ -11,11 +10,8 @@ from controller.recording.record_writer import RecordWriter
 from protos import record_pb2 as record
 from records.command import main
 from records.record_reader import RecordReader
-from records.recorded_run import RecordedRun
-from records.replay import Replay
 from tests.records.recorded_city import RecordedCity
-from tests.records.replayed_city import record_run
-from tests.records.update import path, sample_city
+from tests.records.update import path
 
 PROG = "greenserve record"
 TLS = 1000
@@ -113,19 +109,3 @@ def test_an_export_of_events_holds_those_of_one_signal(recorded_city, tmp_path, 
         # an event and what it is made from are some 200 bytes
         assert peak < 4e6 + 300 * most, (hours, peak, most)
         assert events.total() > 6 * most
-
-
-@pytest.mark.slow
-def test_memory_of_a_replay_is_flat(tmp_path):
-    record_run(tmp_path / "run.mcap", sample_city(), 900, steps_a_file=50)
-    held_bytes = []
-
-    def measure(step, tls, publish_ns):
-        if step.number % 90 == 89:
-            gc.collect()
-            held_bytes.append(tracemalloc.get_traced_memory()[0])
-
-    replay = Replay(RecordedRun([tmp_path]), on_step=measure)
-    peak_bytes(replay.run)
-    assert replay.differences.first is None and len(held_bytes) == 3
-    assert held_bytes[2] < 1.2 * held_bytes[0], held_bytes
