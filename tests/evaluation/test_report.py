@@ -97,6 +97,7 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
         assert len({handle.get_facecolor() for handle in legend.legend_handles[:7]}) == 7, (
             "each arm has a colour of its own"
         )
+        assert to_hex(legend.legend_handles[1].get_facecolor()) == report_figures.FIXED_COLOUR
         figure.canvas.draw()
         assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent()), "the legend covers no bar"
     assert "16:05" in [label.get_text() for label in over_time.axes[0].get_xticklabels()]

@@ -364,7 +364,7 @@ def test_run_goes_on_in_the_file_after_a_missing_or_cut_one(tmp_path, capsys):
     assert main([str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert output.out.split(", from second ")[1] == whole.split(", from second ")[1]
-    assert output.err.count("so it goes on from second") == 2
+    assert output.err.count("so it goes on from second") == 2 and "file 3 of the run is missing" in output.err
 
 
 @pytest.fixture
@@ -452,6 +452,12 @@ def test_sumo_programs_need_the_runs_first_file(rotated, capsys):
 )
 def test_flags_are_checked_before_the_replay(sample, capsys, flags, message):
     refused(capsys, main([str(sample), *flags]), message)
+
+
+def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, capsys):
+    rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
+    refused(capsys, main([str(three_files)]), "pass --run with the begin of one id")
+    assert main([str(three_files), "--run", "other"]) == 0
 
 
 def test_attachments_are_never_written_under_their_names(sample, tmp_path):
