@@ -27,7 +27,6 @@ class Arm:
     policy: Path | None = None
     """File of a policy for any junction."""
     has_faults: bool = False
-    """True if its detectors are faulty."""
 
     @property
     def has_models(self) -> bool:

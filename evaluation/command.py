@@ -44,7 +44,6 @@ from simulation.street_simulation import street_with_demand
 VARIED_DEMAND_SEED = 1_000_033
 """First part of the seeds of varied demand, which no training uses."""
 COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_s")
-"""Columns of the printed table."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         results_files.write(args.out, arms, results, conditions)
         # not at the top: importing matplotlib takes a second
         from evaluation import report
-        from evaluation.service_map import StreetMap
+        from evaluation.report_figures import StreetMap
 
         signals_of = {tl: task.city.tls[tl].signals for tl in task.tls}
         street_map = StreetMap(street_shapes.read(street.net_file), signals_of)

@@ -5,15 +5,17 @@ group of its own. Lanes that cars may not use are left out.
 """
 
 import math
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from city.lanes import road_of
 from city.network import SignalNetwork
-from evaluation.level_of_service import level_of_service
 from signals.movement_names import LEFT, RIGHT, U_TURN, MovementGroup, MovementNames, kind_of
 
 SATURATION_VEH_H = 1900.0
@@ -27,6 +29,22 @@ TURN_FACTORS = {LEFT: 1 / 1.05, RIGHT: 1 / 1.18}
 QUEUED_VEHICLE_M = 7.5
 """Length of lane that a halting vehicle takes: SUMO's default car, 5 m, and its gap, 2.5 m."""
 QUEUE_PERCENTILE = 95
+BOUNDS_S = (("A", 10.0), ("B", 20.0), ("C", 35.0), ("D", 55.0), ("E", 80.0))
+"""(letter, largest delay per vehicle in s); F is above all of them.
+
+Source: Highway Capacity Manual (6th edition), criteria of motorised vehicles at signalised intersections.
+"""
+
+
+def level_of_service(delay_s: float, saturation: float = 0.0) -> str:
+    """The level of service, A to F.
+
+    Args:
+        delay_s: delay per vehicle.
+        saturation: volume / capacity of a lane group; above 1 it is F, whatever the delay. Approaches and intersections
+            are judged by their delay alone (same source).
+    """
+    return next((letter for letter, bound_s in BOUNDS_S if delay_s <= bound_s and saturation <= 1.0), "F")
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,44 @@ class LaneGroupTraffic:
         if self.volume_veh_h <= 0:
             return ""
         return level_of_service(math.inf if self.delay_s is None else self.delay_s, self.saturation)
+
+
+class PassedVehicles:
+    """Counts the vehicles that leave the roads towards each TL, by lane."""
+
+    def __init__(self, folder: Path, roads: Mapping[str, Sequence[str]]) -> None:
+        """Write the additional file with which SUMO counts.
+
+        Args:
+            folder: folder of the additional file and the output.
+            roads: TL -> roads that end at its signals.
+        """
+        self._roads, self._output = roads, folder / "passed.xml"
+        self.additional_file = folder / "passed.add.xml"
+        """SUMO must load this file."""
+        self.by_lane: Counter[str] = Counter()
+        """Lane -> vehicles that left it over its end, after `read`."""
+        self.lost_s: defaultdict[str, float] = defaultdict(float)
+        """Lane -> vehicle seconds lost on it, after `read`."""
+        root = ET.Element("additional")
+        edges = " ".join(sorted({road for of_tl in roads.values() for road in of_tl}))
+        if edges:
+            ET.SubElement(
+                root, "laneData", id="greenserve_passed", file=str(self._output), edges=edges, excludeEmpty="true"
+            )
+        ET.ElementTree(root).write(self.additional_file)
+
+    def read(self) -> dict[str, int]:
+        """TL -> vehicles that left its roads, once for each signal passed. Call it after the simulation has ended."""
+        by_road: Counter[str] = Counter()
+        if self._output.exists():
+            for _, element in ET.iterparse(self._output):
+                if element.tag == "edge":
+                    for lane in element:
+                        self.by_lane[lane.attrib["id"]] += int(lane.attrib["left"])
+                        self.lost_s[lane.attrib["id"]] += float(lane.get("timeLoss", 0.0))
+                        by_road[element.attrib["id"]] += int(lane.attrib["left"])
+        return {tl: sum(by_road[road] for road in roads) for tl, roads in self._roads.items()}
 
 
 @dataclass(frozen=True)

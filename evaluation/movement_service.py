@@ -22,7 +22,6 @@ class MovementService:
 
     greens_per_h: float
     green_share: float
-    """Share of the time."""
     longest_red_s: float
     """Longest time without a green, yellow included."""
     skipped_share: float | None

@@ -16,18 +16,27 @@ from jinja2 import Template
 from matplotlib.figure import Figure
 
 from city import whole_files
-from evaluation import report_figures, road_users, service_map
+from evaluation import report_figures, road_users
 from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm, reference_of
-from evaluation.lane_groups import QUEUED_VEHICLE_M, SATURATION_VEH_H
-from evaluation.level_of_service import BOUNDS_S, level_of_service
-from evaluation.movement_tables import delay_text, lane_group_rows, less_served, service_rows
-from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
-from evaluation.service_map import StreetMap
+from evaluation.lane_groups import BOUNDS_S, QUEUED_VEHICLE_M, SATURATION_VEH_H, level_of_service
+from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, StreetMap, short_names
+from evaluation.report_texts import (
+    BETTER,
+    UNDECIDED,
+    WORSE,
+    delay_text,
+    lane_group_rows,
+    left_out,
+    less_served,
+    service_rows,
+    verdict,
+    worsened,
+    worst_groups,
+)
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
 from evaluation.signal_pictures import compared
 from evaluation.simulation import WINDOW_S, delays_s, unchanged_greens
 from evaluation.statistics import mean_by_signal, paired, population
-from evaluation.summary_sheet import BETTER, UNDECIDED, WORSE, left_out, verdict, worsened, worst_groups
 
 MEANINGS = {
     SERVED: "trained policies, through the controller and its safety rules",
@@ -131,7 +140,10 @@ def _maps(
     titles = [f"{name}, {np.mean(delays_s(results[name])):.1f} s a trip" for name in names]
     if len(titles) > 1:
         titles = [f"{when}: {title}" for when, title in zip(("Before", "After"), titles, strict=True)]
-    return [_drawn(service_map.draw(street, title, delays[name])) for title, name in zip(titles, names, strict=True)]
+    return [
+        _drawn(report_figures.service_map(street, title, delays[name]))
+        for title, name in zip(titles, names, strict=True)
+    ]
 
 
 def _signal_labels(street: StreetMap | None, tls: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import matplotlib
 
@@ -9,12 +10,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
+from city.street_shapes import StreetShapes
 from evaluation.arms import FIXED
+from evaluation.lane_groups import level_of_service
 from evaluation.signal_recording import SEVERAL_DIRECTIONS, SignalBand
 from evaluation.simulation import WINDOW_S, Outcome
 from evaluation.statistics import interval
@@ -30,7 +34,6 @@ GREEN_COLOURS = {
     SEVERAL_DIRECTIONS: "#7d5ba6",
     "pedestrians": "#222222",
 }
-"""Colours of greens by direction."""
 MAX_ROADS = 15
 MAX_TLS = 30
 MAX_SIGNALS = 40
@@ -43,6 +46,12 @@ MAX_LABEL_CHARS = 32
 """Characters of a name in a figure."""
 TICK_STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 """Distances of the ticks of a time axis, of which the smallest with at most 12 ticks is used."""
+LEVEL_COLOURS = {"A": "#1a9850", "B": "#91cf60", "C": "#d9ef8b", "D": "#fee08b", "E": "#fc8d59", "F": "#d73027"}
+"""ColorBrewer's RdYlGn; the letters say the same without a colour."""
+ROAD_COLOUR = "#b8b8b8"
+MAP_WIDTH_IN, MAX_MAP_HEIGHT_IN = 4.6, 4.6
+MAX_LETTERS, MAX_NAMES = 150, 12
+"""Largest number of TLs with a letter, and with a name."""
 
 Results = Mapping[str, Sequence[Outcome]]
 
@@ -182,6 +191,52 @@ def _ordered(bands: Sequence[SignalBand]) -> list[tuple[float, SignalBand]]:
     places = places - places.mean(0)
     along = places @ np.linalg.svd(places, full_matrices=False)[2][0]
     return [(float(along[i]), bands[i]) for i in np.argsort(along)]
+
+
+@dataclass(frozen=True)
+class StreetMap:
+    """A city's streets, and the signals of its evaluated TLs."""
+
+    shapes: StreetShapes
+    signals_of: Mapping[str, Sequence[str]]
+
+
+def service_map(street: StreetMap, title: str, delays_s: Mapping[str, float]) -> Figure:
+    """A map of the city with the level of service of each TL.
+
+    `delays_s`: TL -> delay per vehicle, without those that no vehicle passed.
+    """
+    low_x, low_y, high_x, high_y = street.shapes.bounds
+    height_in = np.clip(0.5 + MAP_WIDTH_IN * (high_y - low_y) / max(high_x - low_x, 1.0), 1.5, MAX_MAP_HEIGHT_IN)
+    figure: Figure = plt.figure(figsize=(MAP_WIDTH_IN, float(height_in)), constrained_layout=True)
+    axes = figure.add_subplot()
+    lanes = [lane.points for lane in street.shapes.lanes if not lane.is_crossing]
+    axes.add_collection(LineCollection(lanes, colors=ROAD_COLOUR, lw=1))
+    areas = [junction.points for junction in street.shapes.junctions if junction.points]
+    axes.add_collection(PolyCollection(areas, facecolors=ROAD_COLOUR, edgecolors=ROAD_COLOUR, lw=1))
+    _mark(axes, street, delays_s)
+    axes.set(title=title, aspect="equal", xlim=(low_x, high_x), ylim=(low_y, high_y))
+    axes.margins(0.05)
+    axes.set_axis_off()
+    return figure
+
+
+def _mark(axes: Axes, street: StreetMap, delays_s: Mapping[str, float]) -> None:
+    """Draw a disc with a letter at each junction of a TL."""
+    at = {junction.id: (junction.x, junction.y) for junction in street.shapes.junctions}
+    size = float(np.clip(14.0 - 0.05 * len(delays_s), 4.0, 14.0))
+    for tl, delay_s in delays_s.items():
+        letter = level_of_service(delay_s)
+        signals = street.signals_of[tl]
+        junctions = [(s, j) for s in signals for j in street.shapes.junctions_of_signal.get(s, ()) if j in at]
+        for signal, junction in junctions:
+            x, y = at[junction]
+            name = f"{tl}: {signal}" if len(signals) > 1 else tl
+            axes.plot(x, y, "o", ms=size, mfc=LEVEL_COLOURS[letter], mec="#333333", mew=0.8)
+            if len(delays_s) <= MAX_LETTERS:
+                axes.annotate(letter, (x, y), ha="center", va="center_baseline", fontsize=0.65 * size, color="#111111")
+            if len(delays_s) <= MAX_NAMES:
+                axes.annotate(name, (x, y), (0.5 * size, 0.5 * size), textcoords="offset points", fontsize=7)
 
 
 def _bars(

@@ -25,11 +25,11 @@ from controller.sumo.tracked_detectors import step_ends
 from evaluation.actuated import PROGRAM
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors
-from records.atspm.analysis_period import ProgramChange
+from records.atspm.analysis_period import ProgramChange, SignalReadings
 from records.atspm.from_record import EventCollector, RecordSelection
-from records.atspm.pictures import coordination, page, split_failure, time_space
+from records.atspm.pictures import coordination, page, time_space
+from records.atspm.pictures.phase_pictures import split_failure
 from records.atspm.pictures.signal_view import SignalView, views
-from records.atspm.readings import SignalReadings
 from records.record_reader import RecordedStep
 from signals import phase_numbers
 from simulation.controlled_simulation import Control
@@ -49,7 +49,6 @@ class SignalPictures:
     """The pictures of an arm's simulation."""
 
     page: str
-    """HTML page with all of them."""
     by_tl: Mapping[str, SignalView]
     """By TL, its first signal, which `compared` draws."""
 
@@ -193,4 +192,4 @@ def compared(views: Sequence[SignalView]) -> list[str]:
     if not phases:
         return [""] * len(views)
     phase = MAIN_PHASE if MAIN_PHASE in phases else phases[0]
-    return [coordination.draw(view, phase, views) + split_failure.draw(view, phase) for view in views]
+    return [coordination.draw(view, phase, views) + split_failure(view, phase) for view in views]

@@ -24,7 +24,6 @@ class SignalBand:
     states: tuple[tuple[float, str], ...]
     """(second at which it began, state)."""
     end_s: float
-    """Second at which the recording ends."""
     greens: Mapping[str, str] = field(default_factory=dict)
     """By green state, its direction (`directions`); states that lead from one green to the next are left out."""
 

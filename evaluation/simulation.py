@@ -23,9 +23,8 @@ from controller.sumo.network import check_contracts_match_city
 from evaluation import actuated, road_users
 from evaluation.arms import ACTUATED, FIXED, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
-from evaluation.lane_groups import LaneGroupTraffic, RoadTraffic, lane_group_traffic, lane_groups
+from evaluation.lane_groups import LaneGroupTraffic, PassedVehicles, RoadTraffic, lane_group_traffic, lane_groups
 from evaluation.movement_service import MovementService, green_share, movement_service
-from evaluation.passed_vehicles import PassedVehicles
 from evaluation.policy_models import with_street_dialect
 from evaluation.road_users import RoadUsers
 from evaluation.signal_pictures import ControlledSignals, PicturedTls, SignalPictures, UncontrolledSignals

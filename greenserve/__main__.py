@@ -29,7 +29,7 @@ COMMANDS = {
     "status": ("serving.client.commands:status", "show the served models and versions"),
     "verify": ("serving.verify_command", "verify the signatures of models"),
     "check": ("controller.check", "compare contracts with the network, without running"),
-    "detectors": ("records.atspm.detectors_command", "write detectors (induction loops) for a city's signals"),
+    "detectors": ("records.atspm.detectors", "write detectors (induction loops) for a city's signals"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "record": ("records.command", "read, draw, export and repair the records of control --record"),
     "replay": ("records.replay_command", "decide a recorded run again and compare it, or play it in a browser"),

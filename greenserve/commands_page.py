@@ -40,7 +40,7 @@ PARSERS = {
     "status": "serving.client.commands:status_parser",
     "verify": "serving.verify_command:parser",
     "check": "controller.check:parser",
-    "detectors": "records.atspm.detectors_command:parser",
+    "detectors": "records.atspm.detectors:parser",
     "control": "controller.config:parser",
     "record info": "records.info:parser",
     "record show": "records.show:parser",

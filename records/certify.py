@@ -74,10 +74,11 @@ def main(argv: list[str], prog: str) -> int:
         # before anything is written: a wrong key leaves nothing behind
         signature = signatures.sign(content.encode(), args.sign) if args.sign else None
         whole_files.write(out, content)
-        whole_files.write(out.with_suffix(".html"), _page(json.loads(content), signature))
+        document = json.loads(content)
+        page = TEMPLATE.render(document=document, verdict=_verdict(document), signature=signature, time_text=time_text)
+        whole_files.write(out.with_suffix(".html"), page)
         if signature is not None:
             whole_files.write(_signature_of(out), signature + "\n")
-        document = json.loads(content)
         print(f"{out}: {document['digest']}; {_verdict(document)}")
         return 0 if document["replay"]["same"] else DIFFERENT
 
@@ -125,10 +126,6 @@ def _verdict(document: dict[str, Any]) -> str:
     span = f"{replay['steps']:,} steps, up to {time_text(replay['to_s'])}, were decided again"
     same = "bit for bit the same" if replay["same"] else f"not the same: {replay['first_difference']}"
     return f"{span}: {same}" + (f"; missing: {'; '.join(missing)}" if missing else "")
-
-
-def _page(document: dict[str, Any], signature: str | None) -> str:
-    return str(TEMPLATE.render(document=document, verdict=_verdict(document), signature=signature, time_text=time_text))
 
 
 def _signature_of(path: Path) -> Path:

@@ -24,7 +24,6 @@ class Difference(NamedTuple):
     tl: str
     """"": of the whole step."""
     at_s: float
-    """Simulated second."""
     path: str
     """Path of the field, such as observation[3]."""
     meaning: str

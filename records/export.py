@@ -35,7 +35,6 @@ from serving.contract import CATEGORICAL
 from signals.policy_signals import greens_of
 
 ROWS_AT_ONCE = 20_000
-"""Rows that Parquet gets at once."""
 MAX_CACHED_NAMES = 10_000
 """Names of a signal's states that are kept."""
 INT, FLOAT, TEXT, BOOL, FLOATS, INTS = "int64", "float64", "string", "bool", "list<float64>", "list<int64>"
@@ -73,7 +72,6 @@ TABLES: dict[str, dict[str, str]] = {
     "alarms": {"number": INT, "at_s": FLOAT, "signal": TEXT, "rule": TEXT, "message": TEXT},
     "detectors": {"number": INT, "at_s": FLOAT, "signal": TEXT, "detector": TEXT, "function": TEXT, "is_entry": BOOL},
 }
-"""Columns and types of each table."""
 REMEDY = "name another folder"
 Row = Sequence[Any]
 

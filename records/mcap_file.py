@@ -255,17 +255,11 @@ class McapFile:
             return
         try:
             # the checksum is that of the bytes up to itself
-            if self._crc(begin, self._size - len(MAGIC) - _CRC.size) != crc:
+            if zlib.crc32(self._read(begin, self._size - len(MAGIC) - _CRC.size - begin)) != crc:
                 raise ValueError("its checksum differs")
             self._take_index(begin, footer)
         except _MALFORMED:
             self._has_lost_index = True
-
-    def _crc(self, begin: int, end: int) -> int:
-        crc = 0
-        for at in range(begin, end, _BLOCK_BYTES):
-            crc = zlib.crc32(self._read(at, min(_BLOCK_BYTES, end - at)), crc)
-        return crc
 
     def _take_index(self, begin: int, end: int) -> None:
         """Raises one of _MALFORMED."""

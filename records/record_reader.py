@@ -155,12 +155,10 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     def _read(self) -> Iterator[tuple[str, Message, int]]:
         """(topic, message, wall clock in ns) of the file, as far as it can be read."""
         schemas: dict[int, str] = {}
-        unknown: set[int] = set()
         attached = 0
         for item in self._mcap.records():
             if isinstance(item, McapMessage):
-                if item.channel_id not in self._channels and item.channel_id not in unknown:
-                    unknown.add(item.channel_id)
+                if item.channel_id not in self._channels:
                     self._losses.add(f"the name of channel {item.channel_id} is lost, and its messages with it")
                 topic = self._channels.get(item.channel_id)
                 if topic is None or (

@@ -7,7 +7,8 @@ import io
 import math
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from city.errors import InputError
@@ -23,6 +24,7 @@ from records.run_files import files_of_run
 MAX_UNPACKED_BYTES = 1 << 30
 """Largest size of all network files of a record, unpacked."""
 READ_BYTES = 1 << 20
+HALTING_MPS = 0.1
 MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
 """Exceptions that the project's own code may raise for a record that another version wrote, or that was changed."""
 
@@ -61,9 +63,7 @@ class RecordedRun:
         self.state = state
         """State of the decision loop before the first step; None at the run's beginning."""
         self.first_number = state.next_number if state is not None else 0
-        """Number of its first step in the run."""
         self.begin_s = state.now_s if state is not None else self.city.begin_s
-        """Simulated second at which its steps begin."""
         self.ended = ""
         """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
         self.rest: RecordedRun | None = None
@@ -164,3 +164,28 @@ def unpacked_network(path: Path, city: record.City, attachments: Mapping[str, by
         if not city.network_files:
             raise InputError(f"{path}: has no network; {REMEDY}")
         yield files[city.network_files[0]]
+
+
+class LaneCounts:
+    """Vehicles on the lanes of a run's steps: those that SUMO counted, and those that were read one by one."""
+
+    def __init__(self, tls: Sequence[str], row: Mapping[str, int], lanes_of: Mapping[str, Collection[str]]) -> None:
+        """`tls`: in the order of the contracts. `row`: of a lane. `lanes_of`: by TL, the lanes that are counted."""
+        self._tls, self._row, self._lanes_of = tls, row, lanes_of
+        self._rows: dict[tuple[int, ...], list[int]] = {}
+        """By TLs of a step, the rows of its counts."""
+
+    def of(self, step: record.Step) -> tuple[dict[int, int], dict[int, int]]:
+        """(vehicles, halting vehicles) by row of the lanes of a step's readings."""
+        due, readings = tuple(step.due), step.readings
+        if due not in self._rows:
+            tls = [self._tls[k] for k in due if k < len(self._tls)]
+            self._rows[due] = sorted({self._row[lane] for tl in tls for lane in self._lanes_of[tl]})
+        read = list(zip(readings.vehicle_lane, readings.speed_mps, strict=False))
+        vehicles = Counter(lane for lane, _ in read)
+        halting = Counter(lane for lane, speed_mps in read if speed_mps < HALTING_MPS)
+        # numbers that SUMO counted take precedence
+        return (
+            {**vehicles, **dict(zip(self._rows[due], readings.vehicles, strict=False))},
+            {**halting, **dict(zip(self._rows[due], readings.halting, strict=False))},
+        )

@@ -262,7 +262,6 @@ class Replay:
         self._run, self._steps, start = run, steps, run.start
         self._steps_before = self.replayed_steps
         self._compared: RecordedStep | None = None
-        """The step that was compared last."""
         self.policies = RecordedPolicies(start.contracts, steps, lambda step, answers: self.on_answers(step, answers))
         try:
             self._encoder = Encoder(start, run.state)

@@ -116,7 +116,6 @@ class ShadowEvaluation:
         self._intersections = intersections
         self.by_tl = {tl: TlShadow() for tl in contracts}
         self.latency_s = array("f")
-        """Wall time of each request."""
 
     def ask(self, step: RecordedStep, answers: Mapping[str, Answer | Exception]) -> None:
         """Query the models of the TLs that decided in a step. `answers`: the recorded ones."""

@@ -48,7 +48,6 @@ class _Plan:
     begin_s: float
     phase: int
     remaining_s: float
-    """Duration of the phase."""
 
     def changes(self, until_s: float) -> Iterator[tuple[float, str]]:
         """(second, state) of its phases up to until_s."""
@@ -74,7 +73,6 @@ class _RecordedLights:
     def __init__(self, running: RunningSignal, network: SignalNetwork, begin_s: float) -> None:
         self._running, self._network = running, network
         self.changes: list[tuple[float, str]] = []
-        """(second, state) of every change."""
         self.end_s = begin_s
         self.pending: list[tuple[float, record.Command]] = []
         """Commands of the newest step, which take effect in the states that the next one reports. If SUMO rejected one

@@ -17,9 +17,8 @@ from city.errors import InputError
 from controller.recording.record_writer import SUFFIX
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
-from records.lane_counts import LaneCounts
 from records.record_reader import RecordedStep, RecordReader
-from records.recorded_run import start_of
+from records.recorded_run import LaneCounts, start_of
 from rollout.verdicts import BIN_S, Figures
 from serving.errors import Unavailable
 

@@ -1,4 +1,5 @@
-"""Signals over an analysis period: the states that they showed, and what controlled them. Signal events are made of it.
+"""Signals over an analysis period: what they showed, what controlled them, and readings of their lanes. Signal events
+are made of it.
 
 Whoever has a record, or a running SUMO, fills it. Times are simulated seconds, and everything is in order of time. What
 happened before `AnalysisPeriod.begin_s` may be listed too: its events are not written, but what it began is known.
@@ -7,6 +8,7 @@ happened before `AnalysisPeriod.begin_s` may be listed too: its events are not w
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 MODES = ("policy", "hold", "fallback", "recovering", "fixed", "off", "lost")
 POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST = MODES
@@ -47,7 +49,6 @@ class Detection:
     """A detector that became occupied or free."""
 
     detector: str
-    """SUMO's id."""
     time_s: float
     is_on: bool
 
@@ -82,3 +83,37 @@ class AnalysisPeriod:
     def time(self, milliseconds: int) -> datetime:
         """Local date and time of a simulated moment."""
         return self.zero + timedelta(milliseconds=milliseconds)
+
+
+class LaneReading(NamedTuple):
+    """The lanes of a phase at one moment."""
+
+    time_s: float
+    halting: int
+    """Vehicles on all lanes slower than 0.1 m/s."""
+    longest: int
+    """Halting vehicles of the lane with most of them."""
+    passed: float | None
+    """Vehicles that have left the lanes since the first reading; None if it is not known."""
+
+
+class VehicleReading(NamedTuple):
+    """A vehicle at one moment. Vehicles are not identified."""
+
+    time_s: float
+    lane: str
+    position_m: float
+    """Position of its front, from the begin of the lane."""
+    speed_mps: float
+
+
+@dataclass
+class SignalReadings:
+    """The readings of one signal's lanes by a controller, in the order of time."""
+
+    lanes: dict[int, list[LaneReading]] = field(default_factory=dict)
+    """By phase."""
+    vehicles: list[VehicleReading] = field(default_factory=list)
+    """In order of time, of the part of the record with the most of them."""
+    vehicle_times_s: list[float] = field(default_factory=list)
+    """When vehicles were read, also if there was none."""

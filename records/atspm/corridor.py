@@ -72,12 +72,8 @@ def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Con
     if not found:
         return []
     best = max(found, key=_length)
-    opposite = [each for each in found if _is_opposite(each, best)]
+    opposite = [each for each in found if each.signals == tuple(s for s in best.signals[::-1] if s in each.signals)]
     return [best, max(opposite, key=_length)] if opposite else [best]
-
-
-def _is_opposite(corridor: Corridor, best: Corridor) -> bool:
-    return [signal for signal in best.signals[::-1] if signal in corridor.signals] == list(corridor.signals)
 
 
 class _Roads:

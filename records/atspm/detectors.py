@@ -12,12 +12,14 @@ signal, function and stop line a detector belongs.
 https://sumo.dlr.de/docs/Simulation/Output/Induction_Loops_Detectors_%28E1%29.html
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from city import whole_files
+from city import config, network, program, whole_files
+from city.arguments import Parser
 from city.errors import InputError
 from city.lanes import is_internal
 from city.network import SignalNetwork, StreetNetwork
@@ -25,6 +27,7 @@ from city.sumo_files import elements
 from controller.recording.detectors import (
     ADVANCE,
     FUNCTION_KEY,
+    FUNCTIONS,
     LANE_KEY,
     PRESENCE,
     SIGNAL_KEY,
@@ -53,7 +56,6 @@ class PlacedDetector(Detector):
     """A detector with its place."""
 
     lane: str
-    """The lane on which it is."""
     position_m: float
     """Its begin, from the begin of the lane."""
     length_m: float
@@ -167,3 +169,48 @@ def detector_numbers(detectors: Iterable[Detector]) -> dict[str, int]:
     for detector in sorted(detectors, key=lambda detector: detector.id):
         result[detector.id] = count[detector.signal] = count.get(detector.signal, 0) + 1
     return result
+
+
+def main(argv: list[str], prog: str = "greenserve detectors") -> int:
+    """Write the file and print what is in it. Exit code: 0; 2 if the input is wrong."""
+
+    def run() -> int:
+        args = parser(prog).parse_args(argv)
+        city = config.load(args.city)
+        street = network.of_city(city)
+        placed = place(street)
+        if not placed:
+            raise InputError(
+                f"{street.net_file}: has no signal with a vehicle lane; name another network in {city.path}"
+            )
+        if not args.out.parent.is_dir():
+            raise InputError(f"{args.out}: there is no folder {args.out.parent}; create it, or pass another --out")
+        write(args.out, placed)
+        count = Counter(detector.function for detector in placed)
+        lanes = len({detector.stop_lane for detector in placed})
+        far = len({detector.stop_lane for detector in placed if detector.function == ADVANCE})
+        text = ", ".join(f"{count[function]} {function}" for function in FUNCTIONS)
+        print(f"wrote {args.out}: {text}, on {lanes} lanes of {len({detector.signal for detector in placed})} signals")
+        if far < lanes:
+            print(f"{lanes - far} lanes are too short for an advance detector")
+        print(f"add it to additional-files in {city.network.sumocfg or 'your .sumocfg'}")
+        return 0
+
+    return program.run(run)
+
+
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(
+        prog=prog,
+        description="Write an additional file with advance and stop-bar detectors for a city's signals.",
+    )
+    parser.add_city()
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        default=Path("detectors.add.xml"),
+        help="file to write (default: ./detectors.add.xml)",
+    )
+    return parser

@@ -53,6 +53,5 @@ class Event(NamedTuple):
     """An event of one signal."""
 
     time_ms: int
-    """Simulated time."""
     code: Code
     parameter: int

@@ -37,7 +37,6 @@ class Written:
 
     paths: tuple[Path, ...]
     notes: tuple[str, ...]
-    """The lines of notes.txt."""
 
 
 def device_numbers(phases: Mapping[str, PhaseNumbers]) -> dict[str, int]:

@@ -1,26 +1,28 @@
 """The street at one second of a record: states, control modes, queues, vehicles."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from city.street_shapes import StreetShapes
 from city.sumo_files import time_text
 from controller.operator.page.frames import NO_VEHICLES, Vehicles
 from controller.recording.messages import MODE_OF
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
-from records.playback.lane_positions import LanePositions
 from records.playback.timeline import Timeline
 from records.record_reader import missing_steps
 from signals.fallback.control_mode import ControlMode
-from signals.observation import MAX_CACHED_BATCHES, Floats
+from signals.observation import MAX_CACHED_BATCHES, Floats, Rows
 
 LOOK_BACK_S = 120.0
 """Simulated time in which a TL's newest decision is looked for."""
 MAX_REPORTS = 3
 """Steps in which the states of a second are looked for: a step may only report what was shown before it."""
+MIN_POINTS = 2
+"""A lane of fewer points has no direction."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,48 @@ class Moment:
     """float64 [2, lanes], vehicles and those that halt, at the newest decision of each lane's TL."""
     vehicles: Vehicles
     """Those that the newest decisions of the TLs had read."""
+
+
+class _Line:
+    """A lane's line, by the distance from its beginning."""
+
+    def __init__(self, points: Sequence[tuple[float, float]], length_m: float) -> None:
+        self.at = np.array(points, float)
+        steps = np.diff(self.at, axis=0)
+        drawn_m = np.concatenate(([0.0], np.hypot(steps[:, 0], steps[:, 1]).cumsum()))
+        # a lane's length may differ from that of its shape
+        self.distance_m: Floats = drawn_m * (length_m / drawn_m[-1] if drawn_m[-1] > 0 and length_m > 0 else 1.0)
+        self.angle_deg: Floats = np.degrees(np.arctan2(steps[:, 0], steps[:, 1])) % 360
+
+
+class LanePositions:
+    """The lines of the lanes of readings."""
+
+    def __init__(self, shapes: StreetShapes, lanes: Sequence[str], length_m: Mapping[str, float]) -> None:
+        """`lanes`: of the readings, in their order. `length_m`: by lane, as SUMO counts it."""
+        # persons stand before a crossing, not on it
+        points = {lane.id: lane.points for lane in shapes.lanes if not lane.is_crossing}
+        self._lines = [
+            _Line(points[lane], length_m.get(lane, 0.0)) if len(points.get(lane, ())) >= MIN_POINTS else None
+            for lane in lanes
+        ]
+
+    def at(self, row: Rows, position_m: Floats, speed_mps: Floats) -> Vehicles:
+        """Vehicles on the map, by the row of their lane; those on lanes without a shape are left out."""
+        parts = []
+        for lane in np.unique(row):
+            line = self._lines[lane]
+            if line is None:
+                continue
+            on_lane = row == lane
+            at_m = position_m[on_lane]
+            x = np.interp(at_m, line.distance_m, line.at[:, 0])
+            y = np.interp(at_m, line.distance_m, line.at[:, 1])
+            segment = (np.searchsorted(line.distance_m, at_m, "right") - 1).clip(0, len(line.angle_deg) - 1)
+            parts.append((x, y, line.angle_deg[segment], speed_mps[on_lane]))
+        if not parts:
+            return NO_VEHICLES
+        return Vehicles(*(np.concatenate(column).astype(np.float32) for column in zip(*parts, strict=True)))
 
 
 class MomentReader:
@@ -130,7 +174,7 @@ class MomentReader:
             return True
         lanes, rows = self._rows_of(tls)
         if not len(step.readings.halting) == len(step.readings.vehicles) == len(lanes):
-            self.timeline.chunks.losses.add(f"step {step.number} has readings of other lanes")
+            self.timeline.losses.add(f"step {step.number} has readings of other lanes")
             return False
         counts[:, rows] = step.readings.vehicles, step.readings.halting
         return True
@@ -148,7 +192,7 @@ class MomentReader:
             position_m = np.array(step.readings.position_m)
             speed_mps = np.array(step.readings.speed_mps)
             if not lane.size == position_m.size == speed_mps.size or (lane >= count).any():
-                self.timeline.chunks.losses.add(f"step {step.number} has malformed vehicles")
+                self.timeline.losses.add(f"step {step.number} has malformed vehicles")
                 continue
             is_new = ~is_read[lane]
             parts.append((lane[is_new], position_m[is_new], speed_mps[is_new]))

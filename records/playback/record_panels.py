@@ -55,7 +55,7 @@ class RecordPanels:
             "collect_ms": None,
             "wall": wall_text(moment.wall_ns) if moment.wall_ns else "",
             "hole": moment.hole,
-            "damage": str(self._timeline.chunks.losses),
+            "damage": str(self._timeline.losses),
         }
 
     def _traffic(self, moment: Moment) -> RecentTraffic:

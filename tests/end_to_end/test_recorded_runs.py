@@ -10,7 +10,7 @@ import time
 from itertools import pairwise
 
 from records import command as record_command
-from records.atspm import detectors_command
+from records.atspm import detectors
 from tests.conftest import ROOT
 from tests.end_to_end.programs import CITY
 from tests.records.replayed_city import read
@@ -136,7 +136,7 @@ def test_record_of_a_served_run_has_models_versions_and_scores(grid_server, tmp_
 
 
 def test_detectors_of_the_sumocfg_are_recorded_and_exported(tmp_path):
-    assert detectors_command.main(["--city", CITY, "--out", str(tmp_path / "detectors.add.xml")]) == 0
+    assert detectors.main(["--city", CITY, "--out", str(tmp_path / "detectors.add.xml")]) == 0
     city = ("--city", copy_city(tmp_path, "detectors.add.xml"))
     log = finished(control("--policy", "max-pressure", "--end", 120, *city, "--record", tmp_path / "record"))
     assert "recording the vehicles on 216 detectors" in log

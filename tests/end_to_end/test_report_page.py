@@ -7,11 +7,11 @@ import pytest
 
 from city import street_shapes
 from evaluation import arms, report
-from evaluation.service_map import StreetMap
+from evaluation.report_figures import StreetMap
 from tests.conftest import GRID
 from tests.end_to_end.browser import chromium, needs_chromium
 from tests.evaluation.outcomes import ZERO
-from tests.evaluation.test_movement_tables import BEFORE, TRAFFIC
+from tests.evaluation.test_report_texts import BEFORE, TRAFFIC
 
 SHEET_PX = 178 * 96 / 25.4, 265 * 96 / 25.4
 """Width and height of A4 without its margins of 16 mm."""

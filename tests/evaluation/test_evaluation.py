@@ -1,7 +1,7 @@
 """`python -m evaluation`: paired simulations of served policies and baselines in the real SUMO."""
 
+import argparse
 import base64
-import contextlib
 import csv
 import json
 import math
@@ -20,14 +20,12 @@ from controller.decision_step import DecisionLoop
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from evaluation import __main__ as program
-from evaluation import actuated, arms, paired_runs, statistics
+from evaluation import actuated, arms, command, paired_runs, statistics
 from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, ServedModels
-from export.__main__ import main as export
 from serving.client import Client
 from serving.embedded.config import ServerConfig
-from signals.contract import build
 from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import ThisProcess
@@ -38,7 +36,6 @@ from tests.conftest import GRID
 from tests.error_lines import assert_refused as refused
 from tests.evaluation.outcomes import ZERO
 from tests.serving.conftest import running
-from training import checkpoints
 
 CITY = ("--city", str(GRID / "city.toml"))
 SECONDS = 330.0
@@ -55,6 +52,20 @@ def results(grid_models, tmp_path_factory):
 @pytest.fixture(scope="module")
 def document(results):
     return json.loads((results[1] / "results.json").read_text())
+
+
+@pytest.fixture
+def outcomes(monkeypatch):
+    """A function: every simulation has an outcome without delays, with changes: those of (arm's name, demand)."""
+
+    def outcomes(changes):
+        def run(self, arm, demand, *_):
+            own = {"arm": arm.name, "seed": demand.seed, "delay_quantiles_s": tuple(map(float, range(101)))}
+            return replace(ZERO, **own | changes(arm.name, demand))
+
+        monkeypatch.setattr(ArmSimulator, "run", run)
+
+    return outcomes
 
 
 @pytest.fixture
@@ -98,12 +109,9 @@ def test_candidate_is_compared_with_fixed_first_of_all(names, reference):
     assert arms.reference_of(names) == reference
 
 
-def test_named_candidate_is_that_of_table_gate_and_files(monkeypatch, tmp_path, capsys):
-    def outcome(self, arm, demand, models, records_signals):
-        delay_s = {"fixed": 30.0, "actuated": 20.0, "greedy": 10.0}[arm.name] + demand.seed / 10
-        return replace(ZERO, arm=arm.name, seed=demand.seed, delay_s=delay_s, delay_quantiles_s=(1.0,) * 101)
-
-    monkeypatch.setattr(ArmSimulator, "run", outcome)
+def test_named_candidate_is_that_of_table_gate_and_files(outcomes, tmp_path, capsys):
+    delays_s = {"fixed": 30.0, "actuated": 20.0, "greedy": 10.0}
+    outcomes(lambda arm, demand: {"delay_s": delays_s[arm] + demand.seed / 10})
     flags = ("--arms", "fixed,actuated,greedy", "--seeds", "2", "--same-demand", "--out", str(tmp_path))
     assert program.main([*CITY, *flags, "--candidate", "greedy", "--gate", "actuated"]) == 0
     assert "gate: greedy - actuated: -10.00 s" in (out := capsys.readouterr().out)
@@ -188,14 +196,11 @@ def test_results_name_city_tls_and_models(results, document, grid_city, grid_mod
     assert str(grid_models) not in page and str(GRID) not in page
 
 
-@pytest.mark.parametrize("arm", ["served", "served:3"])
-def test_served_arm_of_a_city_without_tables_is_refused_with_the_remedy(arm, tmp_path, capsys):
+def test_served_arm_of_a_city_without_tables_is_refused_with_the_remedy(tmp_path, capsys):
     (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
-    assert program.main(["--city", str(tmp_path / "city.toml"), "--arms", f"fixed,{arm}"]) == 2
+    assert program.main(["--city", str(tmp_path / "city.toml"), "--arms", "fixed,served:3"]) == 2
     refused(
-        capsys,
-        f"error: {tmp_path / 'city.toml'}: has no tables [tl.NAME], which arm {arm} needs for its models; write them "
-        f"with greenserve city init --out FILE, or leave {arm} out of --arms",
+        capsys, "which arm served:3 needs for its models", "greenserve city init", "or leave served:3 out of --arms"
     )
 
 
@@ -208,25 +213,13 @@ def test_file_that_cannot_be_written_is_named_and_nothing_half_written_stays(nam
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*"))
 
 
-def test_report_shows_what_the_signals_showed(simulate, grid_street):
-    (band,) = simulate(seconds=100.0, records=True).signals
-    phases = [phase.state for phase in grid_street.signals[band.signal].plan.phases]
-    shown = [state for _, state in band.states]
-    first = phases.index(shown[0])
-    assert len(shown) > 3 and shown == [phases[(first + k) % len(phases)] for k in range(len(shown))]
-    times = [time_s for time_s, _ in band.states]
-    assert times == sorted(times) and times[0] >= 0 and times[-1] < band.end_s == 100
-
-
-def test_outcomes_stay_in_the_order_of_their_demands(grid_city, monkeypatch):
+def test_outcomes_stay_in_the_order_of_their_demands(grid_city, outcomes):
     """SUMO's seeds of varied demand are random; the first demand is the one whose signals are recorded."""
-    monkeypatch.setattr(
-        ArmSimulator, "run", lambda self, arm, demand, *_: replace(ZERO, arm=arm.name, seed=demand.seed)
-    )
+    outcomes(lambda arm, demand: {})
     demands = [Demand(seed) for seed in (9, 3, 7)]
     runs = paired_runs.PairedRuns(EvaluationTask(grid_city, ("SA101",)), arms.parse("fixed,greedy"), demands, {})
-    for outcomes in paired_runs.run(ThisProcess(), runs).values():
-        assert [outcome.seed for outcome in outcomes] == [9, 3, 7]
+    for own in paired_runs.run(ThisProcess(), runs).values():
+        assert [outcome.seed for outcome in own] == [9, 3, 7]
 
 
 def test_version_that_is_a_link_is_moved_with_its_files(grid_models, tmp_path):
@@ -361,20 +354,17 @@ def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_pa
     ("delays", "code", "text"),
     [
         (
-            {"served": (20, 22, 21), "fixed": (30, 33, 31)},
+            {"greedy": (20, 22, 21), "fixed": (30, 33, 31)},
             0,
             "-10.33 s of mean delay, 95 % interval -11.77 to -8.90: better",
         ),
-        ({"served": (20, 40, 21), "fixed": (30, 33, 31)}, 3, "not better"),  # less on average, but by chance
-        ({"served": (30, 33, 31), "fixed": (20, 22, 21)}, 3, "not better"),
+        ({"greedy": (20, 40, 21), "fixed": (30, 33, 31)}, 3, "not better"),  # less on average, but by chance
+        ({"greedy": (30, 33, 31), "fixed": (20, 22, 21)}, 3, "not better"),
     ],
 )
-def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypatch, capsys):
-    def outcome(self, arm, demand, models, records_signals):
-        return replace(ZERO, arm=arm.name, seed=demand.seed, delay_s=delays[arm.name][demand.seed - 1])
-
-    monkeypatch.setattr(ArmSimulator, "run", outcome)
-    flags = (*CITY, "--models-dir", str(grid_models), "--seeds", "3", "--arms", "served,fixed", "--gate", "fixed")
+def test_gate_decides_by_the_interval(delays, code, text, outcomes, capsys):
+    outcomes(lambda arm, demand: {"delay_s": delays[arm][demand.seed - 1]})
+    flags = (*CITY, "--seeds", "3", "--arms", "greedy,fixed", "--gate", "fixed")
     assert program.main([*flags, "--same-demand"]) == code
     out = capsys.readouterr().out
     assert text in out and "The intervals are over 3 simulations of one demand with other drivers." in out
@@ -389,16 +379,9 @@ def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypat
         ((), False),
     ],
 )
-def test_gate_varies_the_demand_unless_told_otherwise(flags, varies, monkeypatch, tmp_path, capsys):
+def test_gate_varies_the_demand_unless_told_otherwise(flags, varies, outcomes, tmp_path, capsys):
     demands = []
-
-    def outcome(self, arm, demand, models, records_signals):
-        demands.append(demand)
-        quantiles_s = tuple(map(float, range(101)))
-        delay_s = 20.0 + len(demands)
-        return replace(ZERO, arm=arm.name, seed=demand.seed, delay_s=delay_s, delay_quantiles_s=quantiles_s)
-
-    monkeypatch.setattr(ArmSimulator, "run", outcome)
+    outcomes(lambda arm, demand: demands.append(demand) or {"delay_s": 20.0 + len(demands)})
     command = (*CITY, "--seeds", "2", "--arms", "max-pressure,fixed", "--out", str(tmp_path))
     assert program.main([*command, *flags]) in (0, 3)
     assert {demand.resampled for demand in demands} == {varies}
@@ -425,40 +408,27 @@ def test_delay_by_tl_does_not_depend_on_the_moment_of_the_decisions(period_s, ar
     assert outcome.delay_by_tl["SA101"] * outcome.total / 900 == pytest.approx(1 / period_s, abs=0.06)
 
 
-def test_seed_without_a_vehicle_is_left_out_and_no_difference_of_zero(monkeypatch, capsys):
-    def outcome(self, arm, demand, models, records_signals):
-        total = 0 if demand.seed == 2 else 10
-        delay_s = (20.0 if arm.name == "fixed" else 10.0) if total else 0.0
-        return replace(ZERO, arm=arm.name, seed=demand.seed, total=total, delay_s=delay_s)
-
-    monkeypatch.setattr(ArmSimulator, "run", outcome)
+def test_seed_without_a_vehicle_is_left_out_and_no_difference_of_zero(outcomes, capsys):
+    delays_s = {"fixed": 20.0, "max-pressure": 10.0}
+    outcomes(lambda arm, demand: {"total": 0} if demand.seed == 2 else {"total": 10, "delay_s": delays_s[arm]})
     assert program.main([*CITY, "--seeds", "3", "--arms", "max-pressure,fixed"]) == 0
     printed = capsys.readouterr()
     assert "left out SUMO's seeds without a vehicle: 2" in printed.err
     assert "-10.00 (-10.00 to -10.00)" in printed.out and "over 2 simulations" in printed.out
 
 
-@pytest.mark.slow
-def test_model_numbers_are_arms_of_their_own(grid_city, grid_street, grid_models, tmp_path):
-    """Version 2 of SA101 is another actor of the same shape; both are asked in one run."""
-    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
-    contract = build(grid_city, grid_city.tls["SA101"], grid_street)
-    last = np.zeros(contract.action.size, np.float32)
-    last[-1] = 9  # it always chooses the last green
-    zeros = np.zeros((contract.observation.size + 4, 4), np.float32)
-    layers = [(zeros[4:], zeros[0]), (np.zeros((4, len(last)), np.float32), last)]
-    checkpoints.write("tf2", tmp_path / "checkpoints", contract, layers, 2)
-    models = ("--models-dir", str(tmp_path))
-    flags = ("--model-path", str(tmp_path / "checkpoints"), "--tl", "SA101", "--model-number", "2")
-    assert export([*CITY, *flags, *models]) == 0
-    arguments = ("--tl", "SA101", "--seeds", "1", "--seconds", "400", "--out", str(tmp_path / "out"))
-    assert program.main([*CITY, *models, *arguments, "--arms", "served:1,served:2,served"]) == 0
-    first, second, newest = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
-    assert second["delay_s"] == newest["delay_s"] != first["delay_s"]
-    for chosen, same in (("1", first), (str(tmp_path / "SA101" / ".."), newest), (f"{tmp_path}:1", first)):
-        assert program.main([*CITY, *models, *arguments, "--arms", "served", "--model", f"SA 101={chosen}"]) == 0
-        own = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
-        assert own[0]["delay_s"] == same["delay_s"], chosen
+def test_model_numbers_are_arms_of_their_own(grid_city, grid_models, tmp_path):
+    for number in "12":
+        shutil.copytree(grid_models / "SA101" / "1", tmp_path / "SA101" / number)
+    task = EvaluationTask(grid_city, ("SA101",))
+    compared = arms.parse("served:1,served:2,served,fixed")
+    args = argparse.Namespace(models_dir=tmp_path, model=[])
+    found = {arm: by_tl["SA101"].name for arm, by_tl in command._models(args, compared, task).items()}
+    assert found == {"served:1": "1", "served:2": "2", "served": "2"}
+    for chosen, number in (("1", "1"), (str(tmp_path), "2"), (f"{tmp_path}:1", "1")):
+        args = argparse.Namespace(models_dir=tmp_path, model=[f"SA 101={chosen}"])
+        models = command._models(args, compared, task)
+        assert [models[arm]["SA101"].name for arm in ("served", "served:2")] == [number, "2"]
 
 
 def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
@@ -536,19 +506,6 @@ def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, ca
     models = () if {"--models-dir", "--server"} & set(flags) else ("--models-dir", str(grid_models))
     assert program.main([*CITY, *models, *flags]) == 2
     refused(capsys, message)
-
-
-@pytest.mark.parametrize("arm", ["fixed", "actuated"])
-def test_arm_is_refused_if_sumo_runs_another_program_than_it_is_named_after(simulate, grid_city, tmp_path, arm):
-    """A state that the configuration loads names the programs that run."""
-    state = tmp_path / "state.xml"
-    options = ["-c", str(GRID / "grid.sumocfg"), "--save-state.times", "5", "--save-state.files", str(state)]
-    with contextlib.closing(start_libsumo([*options, "--no-step-log"])) as connection:
-        connection.api.trafficlight.setProgram("A0", "0")
-        connection.api.simulationStep(6.0)
-    city = city_with(grid_city, tmp_path, "</input>", f'<load-state value="{state}"/></input>')
-    with pytest.raises(InputError, match="SUMO runs program '0' of signal"):
-        simulate(arm, 20.0, city=city)
 
 
 def city_with(city, folder, old, new):

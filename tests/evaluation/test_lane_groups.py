@@ -13,12 +13,12 @@ from evaluation.lane_groups import (
     QUEUED_VEHICLE_M,
     LaneGroup,
     LaneGroupTraffic,
+    PassedVehicles,
     RoadTraffic,
     lane_group_traffic,
     lane_groups,
+    level_of_service,
 )
-from evaluation.level_of_service import level_of_service
-from evaluation.passed_vehicles import PassedVehicles
 from evaluation.simulation import ArmSimulator, EvaluationTask, _Measurement
 from signals.movement_names import movement_names
 from simulation.demand import Demand

@@ -75,13 +75,9 @@ def test_a_signal_that_is_off_or_recorded_for_less_than_a_cycle_skips_none():
         assert {each.skipped_share for each in found.values()} == {None}
 
 
-def test_a_green_that_begins_in_one_cycle_and_ends_in_the_next_is_in_both():
-    shown = band((0.0, "rrG"), (50.0, "Ggr"), (70.0, "rrG"), end_s=120.0)
-    assert movement_service(PLAN, movement_names(PLAN), shown)["northbound through"].skipped_share == 0.0
-
-
-def test_a_short_green_is_no_skipped_cycle():
-    shown = band((0.0, "rrG"), (20.0, "Ggr"), (21.0, "rrG"), end_s=60.0)
+@pytest.mark.parametrize(("begin_s", "end_s"), [(50.0, 70.0), (20.0, 21.0)], ids=["in two cycles", "short"])
+def test_a_cycle_with_a_part_of_a_green_is_not_skipped(begin_s, end_s):
+    shown = band((0.0, "rrG"), (begin_s, "Ggr"), (end_s, "rrG"), end_s=60.0 if end_s < 60 else 120.0)
     assert movement_service(PLAN, movement_names(PLAN), shown)["northbound through"].skipped_share == 0.0
 
 

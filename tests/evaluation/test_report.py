@@ -1,7 +1,6 @@
 """The report: names and figures that fit on paper, maps, and what is better or worse."""
 
 import html
-import json
 import os
 import re
 import subprocess
@@ -17,10 +16,9 @@ from matplotlib.colors import to_hex
 
 from city import config, street_shapes
 from evaluation import __main__ as program
-from evaluation import arms, report, report_figures, results_files, service_map
+from evaluation import arms, report, report_figures
 from evaluation.arms import Arm
-from evaluation.command import _table
-from evaluation.service_map import StreetMap
+from evaluation.report_figures import StreetMap
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask
 from greenserve.__main__ import main as greenserve
@@ -38,17 +36,6 @@ def test_one_seed_has_no_interval_in_report_and_table(tmp_path, capsys):
     shown = capsys.readouterr().out + re.sub(r"base64,[^\"]+", "", (tmp_path / "report.html").read_text())
     assert "(one seed, no interval)" in shown and "none (one seed)" in shown
     assert not re.search(r"\binf\b|\bnan\b", shown)
-
-
-def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
-    outcome = replace(ZERO, delay_s=30.0, duration_s=91.7, delay_quantiles_s=(30.0,) * 101)
-    compared, results = arms.parse("fixed"), {"fixed": [outcome]}
-    assert re.match(r" +delay_s +duration_s .*\nfixed +30.0 +91.7 ", _table(compared, results))
-    page = report.write(tmp_path, compared, results, {"city": "city.toml", "tls": [], "models": {}}).read_text()
-    assert "<td>30.0</td><td>91.7</td>" in page
-    results_files.write(tmp_path, compared, results, {})
-    assert json.loads((tmp_path / "results.json").read_text())["arms"]["fixed"]["duration_s"]["mean"] == 91.7
-    assert (tmp_path / "results.csv").read_text().splitlines()[1].startswith(",0,30.0,91.7,")
 
 
 def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(grid_city, tmp_path):
@@ -110,6 +97,7 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
         assert len({handle.get_facecolor() for handle in legend.legend_handles[:7]}) == 7, (
             "each arm has a colour of its own"
         )
+        assert to_hex(legend.legend_handles[1].get_facecolor()) == report_figures.FIXED_COLOUR
         figure.canvas.draw()
         assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent()), "the legend covers no bar"
     assert "16:05" in [label.get_text() for label in over_time.axes[0].get_xticklabels()]
@@ -180,23 +168,15 @@ def test_greens_are_drawn_by_direction_and_transitions_stay_white():
     assert shown == ["north-south through", "east-west through", "between greens"]
 
 
-def test_candidate_and_fixed_keep_their_colours():
-    for names in (["a", "fixed"], ["a", "b", "fixed"], ["b", "actuated", "fixed", "greedy"]):
-        colours = dict(report_figures._coloured(names))
-        assert colours["fixed"] == report_figures.FIXED_COLOUR
-        assert colours[names[0]] == report_figures.CANDIDATE_COLOUR
-        assert len(set(colours.values())) == len(names)
-
-
 def test_map_has_the_level_of_each_tl(grid_city, grid_street):
     street = StreetMap(street_shapes.read(grid_street.net_file), {tl: own.signals for tl, own in grid_city.tls.items()})
     delays_s = {"SA101": 90.0, "SA108": 5.0}
-    (axes,) = (figure := service_map.draw(street, "Before", delays_s)).axes
-    assert axes.get_title() == "Before" and figure.get_figheight() <= service_map.MAX_HEIGHT_IN
+    (axes,) = (figure := report_figures.service_map(street, "Before", delays_s)).axes
+    assert axes.get_title() == "Before" and figure.get_figheight() <= report_figures.MAX_MAP_HEIGHT_IN
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["F", "SA101", "A", "SA108: C1", "A", "SA108: C2"], "SA108 has two signals"
     marked = {to_hex(line.get_markerfacecolor()) for line in axes.lines}
-    assert marked == {service_map.LEVEL_COLOURS["F"], service_map.LEVEL_COLOURS["A"]}
+    assert marked == {report_figures.LEVEL_COLOURS["F"], report_figures.LEVEL_COLOURS["A"]}
     plt.close(figure)
 
 
@@ -205,7 +185,7 @@ def test_map_of_many_tls_has_no_names_and_of_very_many_no_letters():
         tls = {str(k): [str(k)] for k in range(count)}
         junctions = tuple(street_shapes.JunctionShape(tl, k, k, ((k, k), (k + 1, k + 1))) for k, tl in enumerate(tls))
         shapes = street_shapes.StreetShapes((), junctions, {tl: (tl,) for tl in tls})
-        figure = service_map.draw(StreetMap(shapes, tls), "After", dict.fromkeys(tls, 1.0))
+        figure = report_figures.service_map(StreetMap(shapes, tls), "After", dict.fromkeys(tls, 1.0))
         assert len(figure.axes[0].texts) == texts * count and len(figure.axes[0].lines) == count
         plt.close(figure)
 

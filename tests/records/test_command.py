@@ -17,7 +17,6 @@ from records.export import TABLES
 from tests.conftest import ROOT
 from tests.records import mcap_bytes
 from tests.records.recorded_city import RUN, SECONDS, SILENT_TL, RecordedCity
-from tests.records.test_replay import rewrite
 
 PROG = "greenserve record"
 
@@ -70,15 +69,6 @@ def test_info_for_people_has_models_and_what_is_missing(whole, killed, run):
     text = run("info", killed)
     assert re.search(r"^whole +no$", text, re.M)
     assert re.search(r"^missing +killed\.mcap: cut off after byte [\d,]+$", text, re.M)
-
-
-def test_info_has_the_longest_reds_of_movements(whole, tmp_path, run):
-    def bounded(city):
-        city.safety = json.dumps(json.loads(city.safety) | {"max_red_s_of_signal": {"A0": {"protected left": 90.0}}})
-
-    bounded_path = rewrite(whole, tmp_path / "bounded.mcap", city=bounded)
-    assert re.search(r"^max red +A0: protected left 90 s$", run("info", bounded_path), re.M)
-    assert "max red" not in run("info", whole)
 
 
 def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorded_city, run):
@@ -248,13 +238,6 @@ def _text(value):
     return " ".join(str(int(each)) if isinstance(each, bool) else str(each) for each in values)
 
 
-def test_parquet_without_pyarrow_is_one_line(whole, tmp_path, run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    line = run("export", whole, "--parquet", tmp_path / "tables", code=2)
-    assert "install greenserve[evaluation]" in line and not (tmp_path / "tables").exists()
-
-
 def test_export_that_fails_leaves_the_tables_of_before(whole, tmp_path, run):
     (tmp_path / "decisions.csv").write_text("of before")
     (tmp_path / "alarms.csv").mkdir()
@@ -263,50 +246,25 @@ def test_export_that_fails_leaves_the_tables_of_before(whole, tmp_path, run):
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".draft")]
 
 
-@pytest.mark.parametrize("flags", [[], ["--csv", "a", "--parquet", "b"]])
-def test_export_needs_one_format(whole, run, flags):
-    assert "--csv" in run("export", whole, *flags, code=2)
+def test_repaired_file_is_whole_and_keeps_the_bytes_of_every_message(recorded_city, killed, tmp_path, run):
+    def content(path):
+        with path.open("rb") as file:
+            reader = make_reader(file, validate_crcs=True)
+            messages = [
+                (schema.name, channel.topic, message.log_time, message.publish_time, message.sequence, message.data)
+                for schema, channel, message in reader.iter_messages(log_time_order=False)
+            ]
+            return messages, [(each.name, each.data) for each in reader.iter_attachments()]
 
-
-def test_repaired_file_is_whole_for_mcaps_own_reader(killed, run):
     out = run("repair", killed)
     repaired = killed.with_name("killed.repaired.mcap")
     assert re.fullmatch(rf"{re.escape(str(repaired))}: 15 steps\nlost: cut off after byte [\d,]+\n", out)
-    with repaired.open("rb") as file:
-        reader = make_reader(file, validate_crcs=True)
-        statistics = reader.get_summary().statistics
-        steps = [message.sequence for _, _, message in reader.iter_messages(topics=["/step"])]
-        assert [each.name for each in reader.iter_attachments()] == [
-            "network/0-grid.net.xml",
-            "network/1-fixed_time.add.xml",
-        ]
-    assert steps == list(range(15)) and statistics.channel_count == 11 and statistics.schema_count == 4
+    assert content(repaired) == content(recorded_city.write(tmp_path / "whole.mcap", 0, 15))
 
 
-def test_repair_keeps_the_bytes_of_every_message(recorded_city, tmp_path, run):
-    whole = recorded_city.write(tmp_path / "whole.mcap", 0, 20)
-    data = whole.read_bytes()
-    (tmp_path / "damaged.mcap").write_bytes(mcap_bytes.flipped(data, mcap_bytes.chunks(data)[2].end - 30))
-    run("repair", tmp_path / "damaged.mcap", "--out", tmp_path / "out.mcap")
-
-    def messages(path):
-        with path.open("rb") as file:
-            return [
-                (schema.name, channel.topic, message.log_time, message.publish_time, message.sequence, message.data)
-                for schema, channel, message in make_reader(file).iter_messages(log_time_order=False)
-            ]
-
-    ours, theirs = messages(tmp_path / "out.mcap"), messages(whole)
-    lost = {each.number for each, _, _ in recorded_city.steps[5:10]}
-    assert ours == [each for each in theirs if each[1] == "/city" or each[4] not in lost]
-
-
-def test_repair_of_a_whole_file_writes_nothing(whole, run):
+def test_file_that_is_not_damaged_needs_no_repair(whole, recorded_city, tmp_path, run):
     assert "is not damaged, 127 steps; nothing is written" in run("repair", whole)
     assert [path.name for path in whole.parent.iterdir()] == [whole.name]
-
-
-def test_repaired_file_with_a_hole_needs_no_repair(recorded_city, tmp_path, run):
     kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
     path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
     assert "is not damaged, 125 steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)

@@ -195,20 +195,6 @@ def test_steps_from_a_second_on_are_those_of_the_whole_file(name, request, recor
             assert "are missing" not in reader.missing
 
 
-def test_steps_of_the_first_chunk_are_no_hole_if_the_next_ones_are_sought(tmp_path, recorded_city):
-    """A file of another writer, with steps in the chunk of its head."""
-    path = tmp_path / "mixed.mcap"
-    with RecordReader(recorded_city.write(tmp_path / "one.mcap", 0, 1)) as reader, path.open("wb") as file:
-        writer = RecordWriter(file, reader.city, {}, BEGIN_UNIX_NS)
-        for step, tl_steps, publish_ns in recorded_city.steps[:STEPS]:
-            writer.add(step, tl_steps, publish_ns)
-            writer.flush()
-        writer.finish()
-    with RecordReader(path) as reader:
-        steps = list(reader.steps(from_s=recorded_city.steps[5][0].at_s))
-        assert [s.step.number for s in steps] == list(range(5, STEPS)) and reader.missing == ""
-
-
 def test_steps_before_a_second_are_not_read_if_there_is_an_index(whole, recorded_city, tmp_path):
     data = whole.read_bytes()
     for before in mcap_bytes.chunks(data)[1:4]:
@@ -341,14 +327,6 @@ def test_fields_and_topics_of_a_later_version_are_ignored(tmp_path, recorded_cit
     assert steps[3].step.SerializeToString() == later.SerializeToString()
 
 
-def without_steps(recorded_city, path, lacking_steps=(), lacking_tl=None):
-    kept = [each for each in recorded_city.steps[:STEPS] if each[0].number not in lacking_steps]
-    if lacking_tl is not None:
-        step, tl_steps, publish_ns = kept[0]
-        kept[0] = step, {tl: message for tl, message in tl_steps.items() if tl != lacking_tl}, publish_ns
-    return type(recorded_city)(recorded_city.start, kept).write(path)
-
-
 @pytest.mark.parametrize(
     ("numbers", "missing"),
     [
@@ -358,11 +336,15 @@ def without_steps(recorded_city, path, lacking_steps=(), lacking_tl=None):
     ],
 )
 def test_missing_step_numbers_are_named(recorded_city, tmp_path, numbers, missing):
-    assert read(without_steps(recorded_city, tmp_path / "hole.mcap", numbers))[1] == missing
+    kept = [each for each in recorded_city.steps[:STEPS] if each[0].number not in numbers]
+    assert read(type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap"))[1] == missing
 
 
 def test_tl_that_decided_without_a_message_is_named(recorded_city, tmp_path):
-    assert read(without_steps(recorded_city, tmp_path / "hole.mcap", lacking_tl="SA101"))[1] == "step 0 lacks SA101"
+    step, tl_steps, publish_ns = recorded_city.steps[0]
+    others = {tl: message for tl, message in tl_steps.items() if tl != "SA101"}
+    path = type(recorded_city)(recorded_city.start, [(step, others, publish_ns)]).write(tmp_path / "hole.mcap")
+    assert read(path)[1] == "step 0 lacks SA101"
 
 
 def test_names_of_a_file_do_not_reach_the_terminal_as_they_are(whole, tmp_path, monkeypatch):
@@ -397,8 +379,12 @@ LARGE = bytes(8 << 20)
     ids=["zstd", "lz4", "more than the limit", "less than it says"],
 )
 def test_chunk_that_unpacks_to_another_size_than_it_says_is_skipped_unread(whole, tmp_path, bomb):
-    steps, missing, peak = read_with_peak(mcap_bytes.with_record_after_city(whole, tmp_path / "bomb.mcap", bomb))
-    assert steps == STEPS and "are damaged (a chunk" in missing
+    path = mcap_bytes.with_record_after_city(whole, tmp_path / "bomb.mcap", bomb)
+    tracemalloc.start()
+    steps, missing = read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(steps) == STEPS and "are damaged (a chunk" in missing
     assert peak < 4 << 20 or bomb.endswith(zstandard.compress(b"few"))
 
 
@@ -428,13 +414,3 @@ def test_attachments_are_kept_up_to_a_limit_and_without_damaged_ones(whole, tmp_
         assert len(list(reader.steps())) == STEPS
         assert "a" in reader.attachments and not {"b", "c"} & reader.attachments.keys()
         assert "attachment b is not read" in reader.missing and "its checksum differs" in reader.missing
-
-
-def read_with_peak(path):
-    """(steps, what is missing, the most memory that reading a file takes)."""
-    tracemalloc.start()
-    try:
-        with RecordReader(path) as reader:
-            return sum(1 for _ in reader.steps()), reader.missing, tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -27,9 +26,10 @@ from signals import green_phases, observation
 from signals.fallback.control_mode import OperatorMode
 from signals.safety import signal_safety
 from tests.conftest import GRID
+from tests.error_lines import refused
 from tests.records import mcap_bytes
 from tests.records.replayed_city import BEGIN_UNIX_NS, record_run
-from tests.records.update import RECORDS, decide_again, path, street_city
+from tests.records.update import RECORDS, path, street_city
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +101,6 @@ def test_committed_record_is_decided_again_bit_for_bit(name):
     assert not run.ended
 
 
-def test_update_writes_the_new_decisions_and_leaves_a_record_that_is_the_same(sample, tmp_path):
-    copied = tmp_path / "run.mcap"
-    shutil.copy(sample, copied)
-    assert decide_again(copied).differences.first is None
-    assert copied.read_bytes() == sample.read_bytes()
-    rewrite(sample, copied, at("SA101", 0, lambda message: setattr(message, "mode", 2)))
-    assert decide_again(copied).differences.counts == {("SA101", "mode"): 1}
-    assert replayed(copied).differences.first is None
-
-
 def set_to_red(api, now):
     """Another client that sets signals, also while they run their own programs."""
     if now in (40, 70, 80, 90, 100):
@@ -173,7 +163,6 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
         ({}, (), {"driver": "max-pressure"}),
         ({}, (), {"driver": "greedy"}),
         ({}, (), {"operate": operated}),
-        pytest.param({}, (), {"operate": operated, "driver": "max-pressure"}, marks=pytest.mark.slow),
         ({"safety": config.Safety(floors="dialect")}, (), {}),
     ],
     ids=[
@@ -185,7 +174,6 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
         "max-pressure",
         "greedy",
         "operator",
-        "operator and max-pressure",
         "dialect",
     ],
 )
@@ -198,9 +186,8 @@ def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, c
         assert sum(len(step.step.commands) for step in run.steps()) > 5
 
 
-@pytest.mark.parametrize("key", ["through", "protected left"])
-def test_max_red_of_movements_is_that_of_the_record(key, tmp_path, grid_city):
-    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {key: 12.0}})
+def test_max_red_of_movements_is_that_of_the_record(tmp_path, grid_city):
+    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {"protected left": 12.0}})
     record_run(tmp_path / "run.mcap", replace(grid_city, safety=safety), 150, steps_a_file=10)
     check_files_together_and_alone(tmp_path)
 
@@ -209,13 +196,6 @@ def test_max_red_of_movements_is_that_of_the_record(key, tmp_path, grid_city):
 
     other = replayed(rewrite(tmp_path / "run.mcap", tmp_path / "other.mcap", city=without)).differences
     assert other.first.tl == "SA101"
-
-
-def test_city_whose_files_are_gone_is_replayed(tmp_path):
-    shutil.copytree(GRID, tmp_path / "city")
-    record_run(tmp_path / "run.mcap", config.load(tmp_path / "city" / "city.toml"), 30)
-    shutil.rmtree(tmp_path / "city")
-    assert replayed(tmp_path / "run.mcap").differences.first is None
 
 
 @pytest.mark.parametrize(
@@ -344,7 +324,7 @@ def with_states(tmp_path_factory):
     return (folder / "one.mcap").read_bytes(), len(steps)
 
 
-@pytest.mark.parametrize("chunk", [0, 1, 4, 6])
+@pytest.mark.parametrize("chunk", [0, 4, 6])
 def test_replay_goes_on_after_a_damaged_chunk_from_the_next_state(with_states, tmp_path, capsys, chunk):
     data, steps = with_states
     (tmp_path / "run.mcap").write_bytes(mcap_bytes.flipped(data, mcap_bytes.chunks(data)[1 + chunk].begin + 60))
@@ -384,7 +364,7 @@ def test_run_goes_on_in_the_file_after_a_missing_or_cut_one(tmp_path, capsys):
     assert main([str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert output.out.split(", from second ")[1] == whole.split(", from second ")[1]
-    assert output.err.count("so it goes on from second") == 2
+    assert output.err.count("so it goes on from second") == 2 and "file 3 of the run is missing" in output.err
 
 
 @pytest.fixture
@@ -408,32 +388,10 @@ def test_files_of_a_run_are_replayed_in_their_order(three_files, sample, capsys)
     assert len(set(capsys.readouterr().out.splitlines())) == 1
 
 
-def test_missing_file_in_the_middle_ends_the_replay_in_words(three_files, capsys):
-    (three_files / "8.mcap").unlink()
-    assert main([str(three_files)]) == 0
-    output = capsys.readouterr()
-    assert "replayed 30 steps" in output.out
-    assert "file 1 of the run is missing" in output.err
-
-
-@pytest.fixture
-def refused(capsys):
-    """The one line with which a command line is refused."""
-
-    def refused(*argv, command=main):
-        assert command([str(each) for each in argv]) == 2
-        output = capsys.readouterr()
-        (line,) = output.err.splitlines()
-        assert output.out == ""
-        return line
-
-    return refused
-
-
-def test_file_of_an_earlier_version_without_its_runs_first_file_is_refused(three_files, refused):
+def test_file_of_an_earlier_version_without_its_runs_first_file_is_refused(three_files, capsys):
     (three_files / "9.mcap").unlink()
     message = "is file 1 of its run, the run's first file (0) is missing, and this one does not have the state"
-    assert message in refused(three_files)
+    refused(capsys, main([str(three_files)]), message)
 
 
 @pytest.fixture(scope="module")
@@ -458,22 +416,7 @@ def test_run_without_its_first_files_is_replayed_from_the_first_one_that_is_ther
         (rotated / "run-1.kept").rename(rotated / "run-1.mcap")
 
 
-def test_difference_is_found_in_a_late_file_alone(rotated, tmp_path):
-    files = sorted(rotated.iterdir(), key=lambda path: int(path.stem.removeprefix("run-")))
-    decisions = {path: [step for step in RecordedRun([path]).steps() if step.step.due] for path in files}
-    last = max((path for path in files if decisions[path]), key=files.index)
-    first = decisions[last][0]
-
-    def other(step):
-        if step.step.number == first.step.number:
-            next(iter(step.tls.values())).decision.observation[0] += 0.5
-        return step
-
-    difference = replayed(rewrite(last, tmp_path / "run.mcap", other)).differences.first
-    assert (difference.at_s, difference.path) == (first.step.at_s, "observation[0]")
-
-
-def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_path, refused):
+def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_path, capsys):
     changes = (
         lambda state: state.tls[0].signals[0].ClearField("shown"),
         lambda state: state.tls.pop(),
@@ -491,12 +434,13 @@ def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_pa
                 for step in steps:
                     writer.add(step.step, step.tls, 0)
                 writer.finish()
-            assert "its contracts, settings, state or readings are malformed" in refused(tmp_path / "run.mcap")
+            code = main([str(tmp_path / "run.mcap")])
+            refused(capsys, code, "its contracts, settings, state or readings are malformed")
 
 
-def test_sumo_programs_need_the_runs_first_file(rotated, refused):
-    line = refused("record", "export", rotated, "--sumo", rotated / "x.add.xml", command=greenserve)
-    assert "the run's first file is missing; SUMO's programs begin with the run" in line
+def test_sumo_programs_need_the_runs_first_file(rotated, capsys):
+    code = greenserve(["record", "export", str(rotated), "--sumo", str(rotated / "x.add.xml")])
+    refused(capsys, code, "the run's first file is missing; SUMO's programs begin with the run")
 
 
 @pytest.mark.parametrize(
@@ -506,15 +450,14 @@ def test_sumo_programs_need_the_runs_first_file(rotated, refused):
         (("--model-number", "3"), "--model-number is for a model server; pass --server too"),
     ],
 )
-def test_flags_are_checked_before_the_replay(sample, refused, flags, message):
-    assert message in refused(sample, *flags)
+def test_flags_are_checked_before_the_replay(sample, capsys, flags, message):
+    refused(capsys, main([str(sample), *flags]), message)
 
 
-def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, refused, capsys):
+def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, capsys):
     rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
-    assert "pass --run with the begin of one id" in refused(three_files)
+    refused(capsys, main([str(three_files)]), "pass --run with the begin of one id")
     assert main([str(three_files), "--run", "other"]) == 0
-    assert "bit for bit the same" in capsys.readouterr().out
 
 
 def test_attachments_are_never_written_under_their_names(sample, tmp_path):

@@ -33,6 +33,7 @@ def test_report_is_one_page_with_every_picture(whole, run, tmp_path):
     }
     assert not [p for p in root.iter("p") if p.get("class") == "none"]
     text = out.read_text("utf-8")
+    assert "simulated time 00:00:00 to " in text and ">07:01:00<" in text
     assert "Arrivals on Green: " in text and re.search(r"Split Monitor, phase 2 \(\w+bound through", text)
 
 
@@ -45,13 +46,6 @@ def test_report_counts_overrides_of_its_time_by_reason(from_s, to_s, whole, reco
     own = Counter(reason_name(o.reason) for each in states if from_s <= each.at_s <= to_s for o in each.overrides)
     assert counts == {reason: str(count) for reason, count in own.items()} and bool(own) == (to_s > 2)
     assert list(counts) == [reason for reason, _ in own.most_common()]
-
-
-def test_report_has_the_given_time_of_day(whole, run, tmp_path):
-    out = tmp_path / "page.html"
-    run("report", whole, "--out", out, "--tl", "SA101", "--from", "0:01", "--to", "0:03", "--zero", "2026-03-02T07:00")
-    text = out.read_text("utf-8")
-    assert "simulated time 00:01:00 to 00:03:00" in text and ">07:01:00<" in text and ">07:03:30<" not in text
 
 
 @pytest.mark.parametrize(

@@ -73,19 +73,6 @@ def test_other_choices_are_counted_with_their_probabilities():
     assert shadow.by_tl.keys() == {"SA101"}, "only selected TLs are asked"
 
 
-def test_same_choices_are_not_counted_as_others():
-    by_observation = {}
-    for step in RecordedRun([path("sample-city")]).steps():
-        for tl, each in step.tls.items():
-            if each.HasField("decision") and not each.decision.error:
-                by_observation[tl, np.array(each.decision.observation, np.float32).tobytes()] = np.array(
-                    each.decision.action
-                )
-    shadow = shadowed(path("sample-city"), lambda tl, o: Answer(by_observation.get((tl, o.tobytes()), np.array([0.0]))))
-    assert sum(each.decisions for each in shadow.by_tl.values()) > 300
-    assert sum(each.otherwise for each in shadow.by_tl.values()) == 0
-
-
 def test_missing_and_invalid_answers_are_counted():
     def fails(tl, observation):
         if tl == "SA101":

@@ -4,8 +4,6 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 
-import pytest
-
 from city import config
 from controller.sumo.programs import sumo_program
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
@@ -97,10 +95,11 @@ def test_trips_are_those_of_the_controlled_run(tmp_path):
     assert trips_alone(tmp_path) != controlled, "the lights decide"
 
 
-@pytest.mark.parametrize("arguments", [{}, {"releases_until_s": None}], ids=["from the first second on", "no release"])
-def test_trips_are_the_same_with_a_release_and_without(tmp_path, arguments):
-    controlled, _ = recorded(tmp_path, city_with_evenings(tmp_path), **arguments)
+def test_trips_are_the_same_from_the_first_second_on_and_without_a_release(tmp_path):
+    controlled, _ = recorded(tmp_path, city_with_evenings(tmp_path), releases_until_s=None)
     assert trips_alone(tmp_path) == controlled
+    programs = [each for each in ET.parse(tmp_path / "lights.add.xml").iter("tlLogic") if each.get("id") == "A0"]
+    assert [each.get("programID") for each in programs] == ["recorded"]
 
 
 def test_schedule_of_the_network_is_part_of_the_written_one(tmp_path):
@@ -126,18 +125,17 @@ def test_changes_of_an_actuated_program_are_noted_as_not_known_to_the_second(tmp
     assert any(note.startswith("signal A0: between second") and "'evening'" in note for note in notes)
 
 
-@pytest.mark.parametrize("used", [(), ("recorded",)])
-def test_written_programs_have_ids_of_their_own(tmp_path, used):
+def test_written_programs_have_ids_of_their_own(tmp_path):
     city = city_with_evenings(tmp_path)
     more = tmp_path / "more.add.xml"
-    more.write_text(more.read_text().replace('"evening"', f'"{used[0]}"') if used else more.read_text())
+    more.write_text(more.read_text().replace('"evening"', '"recorded"'))
     recorded(tmp_path, city)
     programs = [
         each.get("programID")
         for each in ET.parse(tmp_path / "lights.add.xml").iter("tlLogic")
         if each.get("id") == "A0"
     ]
-    assert programs == (["recorded-1", "recorded-plan"] if used else ["recorded", "recorded-plan"])
+    assert programs == ["recorded-1", "recorded-plan"]
 
 
 def test_command_writes_the_lights_and_refuses_a_folder_that_is_missing(tmp_path, capsys):

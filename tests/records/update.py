@@ -45,39 +45,31 @@ def path(name: str) -> Path:
     return FOLDER / f"{name}.mcap"
 
 
-def decide_again(file: Path) -> Replay:
-    """Replace a record by its replay, if that differs."""
-    draft = file.with_suffix(".draft")
-    with RecordReader(file) as reader, draft.open("wb") as stream:
-        city = reader.city
-        writer = RecordWriter(stream, city, reader.attachments, city.begin_unix_ns, state=reader.state)
-        replay = Replay(RecordedRun([file]), on_step=writer.add)
-        replay.run()
-        writer.finish()
-    if replay.not_recorded is not None:
-        draft.unlink()
-        raise SystemExit(
-            f"{file.name}: {replay.differences.first}: the record has no readings there; run again with --simulate"
-        )
-    if replay.differences.first is None:
-        draft.unlink()
-    else:
-        draft.replace(file)
-    return replay
-
-
 def main() -> None:
     """Write the records anew."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulate", action="store_true", help="simulate the runs again under SUMO")
     simulates = parser.parse_args().simulate
     for name, (city, end_s) in RECORDS.items():
+        file = path(name)
         if simulates:
-            record_run(path(name), city(), end_s)
-            print(f"{name}: simulated again, {path(name).stat().st_size} bytes")
+            record_run(file, city(), end_s)
+            print(f"{name}: simulated again, {file.stat().st_size} bytes")
             continue
-        replay = decide_again(path(name))
+        draft = file.with_suffix(".draft")
+        with RecordReader(file) as reader, draft.open("wb") as stream:
+            head = reader.city
+            writer = RecordWriter(stream, head, reader.attachments, head.begin_unix_ns, state=reader.state)
+            replay = Replay(RecordedRun([file]), on_step=writer.add)
+            replay.run()
+            writer.finish()
         print(f"{name}: {replay.differences.first or 'the same'}")
+        if replay.differences.first is None or replay.not_recorded is not None:
+            draft.unlink()
+        else:
+            draft.replace(file)
+        if replay.not_recorded is not None:
+            raise SystemExit("the record has no readings there; run again with --simulate")
         for (tl, field), count in replay.differences.counts.most_common():
             print(f"    {tl or '-'} {field}: {count} differences")
 

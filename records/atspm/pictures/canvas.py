@@ -14,7 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from xml.sax.saxutils import escape, quoteattr
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from jinja2 import Template
 
 from city.printable import printable
 from records.atspm.analysis_period import AnalysisPeriod
@@ -35,8 +38,6 @@ MARGIN_BOTTOM = 36
 LINE_PX = 15
 BAND_PX = 13
 DOT_PX, LEGEND_DOT_PX = 2.4, 3.4
-LABEL_PX = 300.0
-"""Room of a text in the data."""
 CLIP_MARGIN_PX = 2
 """Room around the axes for the width of a line on them."""
 MAX_TICKS_Y = 5
@@ -56,8 +57,8 @@ _SHAPES = {
 }
 """By shape, its path from its centre."""
 _FILLED = {SQUARE, DIAMOND, TRIANGLE}
-HALO = ' paint-order="stroke" stroke="#ffffff" stroke-width="2.5"'
-"""Attributes of a text that is read on lines."""
+TEMPLATE = Template((Path(__file__).parent / "canvas.svg").read_text(), autoescape=True, trim_blocks=True)
+"""The drawing with its texts and axes; data are inserted as they are."""
 Point = tuple[float, float]
 
 
@@ -103,19 +104,22 @@ def time_axis(period: AnalysisPeriod, width: float = WIDTH) -> Axis:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A line of the legend: of a mark, or of a line."""
+class Series:
+    """How marks, lines or areas look, and their text in the legend."""
 
     text: str
     colour: str
     shape: str = ""
-    """Shape of a mark; "": a line."""
+    """Shape of marks; "": lines or areas."""
     dash: str = ""
     width: float = 1.6
+    opacity: float = 1.0
+    is_right: bool = False
+    """True if the right axis counts."""
 
 
 class Canvas:
-    """One drawing. Coordinates are those of the axes."""
+    """One drawing. Coordinates are those of the axes; the legend has each series with data."""
 
     def __init__(
         self,
@@ -124,12 +128,11 @@ class Canvas:
         x: Axis,
         y: Axis,
         right: Axis | None = None,
-        legend: Sequence[Entry] = (),
         bands: Sequence[tuple[float, float, str]] = (),
         width: int = WIDTH,
         plot_height: int = 170,
     ) -> None:
-        """Draw the frame.
+        """Draw nothing yet.
 
         Args:
             title: its first line.
@@ -137,67 +140,48 @@ class Canvas:
             x: the horizontal axis.
             y: the vertical axis.
             right: a second vertical axis.
-            legend: its entries.
             bands: (begin, end, text) of intervals of x, which are named above the data.
             width: in px.
             plot_height: of the data, in px.
         """
+        self.title, self.subtitle, self.bands = title, subtitle, bands
         self.x, self.y, self.right = x, y, right
-        self._width, self._title = width, title
-        self._parts: list[str] = []
-        self._write(4, 14, title, size=13, more=' font-weight="bold"', room=width - 8)
-        self._write(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
-        legend_top = 14 + 2 * LINE_PX
-        rows = self._legend(legend, legend_top)
-        self.top = legend_top + rows * LINE_PX - 5 + (BAND_PX if bands else 0)
-        self.left, self.plot_width = MARGIN_LEFT, width - MARGIN_LEFT - MARGIN_RIGHT
-        self.plot_height = plot_height
-        self.bottom = self.top + plot_height
-        self.height = self.bottom + MARGIN_BOTTOM
-        self._bands(bands)
-        self._axes()
+        self.left, self.width, self.plot_height = MARGIN_LEFT, width, plot_height
+        self.plot_width = width - MARGIN_LEFT - MARGIN_RIGHT
+        self._data: list[str] = []
+        self._labels: list[tuple[float, float, str]] = []
+        self._series: dict[Series, None] = {}
+        """Those with data, in the order in which they were drawn."""
 
     def px(self, point: Point, is_right: bool = False) -> Point:
-        """The place of a point, in px."""
+        """The place of a point, in px from the left and from the top of the axes."""
         y = self.right if is_right and self.right is not None else self.y
-        return (
-            self.left + self.x.share(point[0]) * self.plot_width,
-            self.bottom - y.share(point[1]) * self.plot_height,
-        )
+        return self.left + self.x.share(point[0]) * self.plot_width, (1 - y.share(point[1])) * self.plot_height
 
-    def marks(self, points: Iterable[Point], shape: str, colour: str, dy_px: float = 0.0) -> None:
+    def marks(self, points: Iterable[Point], series: Series, dy_px: float = 0.0) -> None:
         """Draw a mark at each point, moved down by `dy_px`; those outside of the axes are left out."""
         right = self.left + self.plot_width
         places = [(x, y + dy_px) for x, y in map(self.px, points)]
-        held = [(x, y) for x, y in places if self.left <= x <= right and self.top <= y <= self.bottom]
+        held = [(x, y) for x, y in places if self.left <= x <= right and 0 <= y <= self.plot_height]
         if held:
-            self._parts.append(_marks(held, shape, colour, DOT_PX, 'class="data" '))
+            self._series[series] = None
+            self._data.append(f'<path class="data" {_marks(held, series, DOT_PX)}/>')
 
-    def line(
-        self,
-        points: Sequence[Point],
-        colour: str,
-        width: float = 1.6,
-        dash: str = "",
-        is_right: bool = False,
-    ) -> None:
+    def line(self, points: Sequence[Point], series: Series) -> None:
         """Draw a line through points."""
-        self.segments(pairwise(points), colour, width, dash, is_right)
+        self.segments(pairwise(points), series)
 
-    def segments(
-        self,
-        pairs: Iterable[tuple[Point, Point]],
-        colour: str,
-        width: float = 1.6,
-        dash: str = "",
-        is_right: bool = False,
-        opacity: float = 1.0,
-    ) -> None:
+    def steps(self, points: Sequence[Point], series: Series) -> None:
+        """Draw a line that keeps each value until the next one; the last one until the end of x."""
+        ends = [*(x for x, _ in points[1:]), self.x.end]
+        self.line([corner for (x, y), end in zip(points, ends, strict=False) for corner in ((x, y), (end, y))], series)
+
+    def segments(self, pairs: Iterable[tuple[Point, Point]], series: Series) -> None:
         """Draw lines between pairs of points; pairs that are not finite are left out."""
         path: list[str] = []
         last: Point | None = None
         for a, b in pairs:
-            (x0, y0), (x1, y1) = self.px(a, is_right), self.px(b, is_right)
+            (x0, y0), (x1, y1) = self.px(a, series.is_right), self.px(b, series.is_right)
             if not all(map(math.isfinite, (x0, y0, x1, y1))):
                 continue
             if last != (x0, y0):
@@ -205,10 +189,9 @@ class Canvas:
             path.append(f"L{x1:.1f},{y1:.1f}")
             last = x1, y1
         if path:
-            shade = f' opacity="{opacity:g}"' if opacity < 1 else ""
-            self._add_clipped(f'<path class="data" {_stroke("".join(path), colour, width, dash)}{shade}/>')
+            self._draw_clipped(series, _stroke("".join(path), series))
 
-    def polygons(self, shapes: Iterable[Sequence[Point]], colour: str, opacity: float) -> None:
+    def polygons(self, shapes: Iterable[Sequence[Point]], series: Series) -> None:
         """Fill polygons; those that are not finite are left out."""
         paths = []
         for shape in shapes:
@@ -216,125 +199,73 @@ class Canvas:
             if all(math.isfinite(x) and math.isfinite(y) for x, y in places):
                 paths.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) + "Z")
         if paths:
-            self._add_clipped(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
+            path = f'd="{"".join(paths)}" fill="{series.colour}" opacity="{series.opacity:g}"'
+            self._draw_clipped(series, path)
 
     def label(self, point: Point, text: str, dy_px: float) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
-        self._write(x + 3, y + dy_px, text, room=LABEL_PX, more=HALO)
+        self._labels.append((x + 3, y + dy_px, text))
 
     def svg(self) -> str:
         """The drawing, as one SVG element."""
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" '
-            f'width="{self._width}" height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" '
-            f'font-size="{FONT_PX}" role="img" aria-label={quoteattr(printable(self._title))}>\n'
-            + "\n".join(self._parts)
-            + "\n</svg>"
-        )
-
-    def _add_clipped(self, path: str) -> None:
-        x, y = self.left - CLIP_MARGIN_PX, self.top - CLIP_MARGIN_PX
-        width, height = self.plot_width + 2 * CLIP_MARGIN_PX, self.plot_height + 2 * CLIP_MARGIN_PX
-        self._parts.append(
-            f'<svg x="{x:g}" y="{y:g}" width="{width}" height="{height}" viewBox="{x:g} {y:g} {width} {height}" '
-            f'overflow="hidden">{path}</svg>'
-        )
-
-    def _legend(self, legend: Sequence[Entry], top: float) -> int:
-        """Write the legend and return its number of rows."""
-        x, row = 6.0, 0
-        for entry in legend:
-            width = 24 + CHAR_PX * len(entry.text) + 10
-            if x + width > self._width and x > 6:
+        legend, x, row = [], 6.0, 0
+        for series in self._series:
+            width = 24 + CHAR_PX * len(series.text) + 10
+            if x + width > self.width and x > 6:
                 x, row = 6.0, row + 1
-            y = top + row * LINE_PX
-            if entry.shape:
-                self._parts.append(_marks([(x + 9, y - 4)], entry.shape, entry.colour, LEGEND_DOT_PX))
-            else:
-                line = f"M{x:.1f},{y - 4:.1f}h18"
-                self._parts.append(f"<path {_stroke(line, entry.colour, entry.width, entry.dash)}/>")
-            self._write(x + 22, y, entry.text)
+            y = 14 + (2 + row) * LINE_PX
+            place = x + 9, y - 4
+            symbol = _marks([place], series, LEGEND_DOT_PX) if series.shape else _stroke(f"M{x},{y - 4}h18", series)
+            legend.append((x + 22, y, symbol, series.text))
             x += width
-        return row + 1 if legend else 0
-
-    def _bands(self, bands: Sequence[tuple[float, float, str]]) -> None:
-        """Name intervals of x in a strip above the data."""
-        for k, (begin, end, text) in enumerate(bands):
-            begin, end = max(begin, self.x.begin), min(end, self.x.end)
-            if begin >= end:
-                continue
-            (x0, _), (x1, _) = self.px((begin, 0)), self.px((end, 0))
-            self._parts.append(
-                f'<rect class="band" x="{x0:.1f}" y="{self.top - BAND_PX:g}" width="{x1 - x0:.1f}" height="{BAND_PX}" '
-                f'fill="{("#ffffff", "#e4e4e4")[k % 2]}" stroke="#bbbbbb" stroke-width="0.5"/>'
-            )
-            if x1 - x0 > CHAR_PX * len(text):
-                self._write(x0 + 3, self.top - 3, text, size=9)
-
-    def _axes(self) -> None:
-        x0, x1 = self.left, self.left + self.plot_width
-        for value, text in self.y.ticks:
-            _, y = self.px((0, value))
-            self._parts.append(f'<path d="M{x0},{y:.1f}H{x1}" stroke="#dddddd" stroke-width="0.7"/>')
-            self._write(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16)
-        for value, text in self.x.ticks:
-            x, _ = self.px((value, 0))
-            self._parts.append(f'<path d="M{x:.1f},{self.bottom:g}v4" stroke="{GREY}" stroke-width="0.8"/>')
-            self._write(x, self.bottom + 15, text, anchor="middle")
-        if self.right is not None:
-            for value, text in self.right.ticks:
-                _, y = self.px((0, value), is_right=True)
-                self._write(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16)
-            self._write(self._width - 13, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
-        self._write(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
-        self._write(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
-        self._parts.append(
-            f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" '
-            f'fill="none" stroke="{GREY}" stroke-width="0.8"/>'
+        top = 9 + (2 + row + bool(legend)) * LINE_PX + (BAND_PX if self.bands else 0)
+        ends = [(max(begin, self.x.begin), min(end, self.x.end), text) for begin, end, text in self.bands]
+        bands = [(self.px((begin, 0))[0], self.px((end, 0))[0], text) for begin, end, text in ends]
+        svg: str = TEMPLATE.render(
+            c=self,
+            top=top,
+            height=top + self.plot_height + MARGIN_BOTTOM,
+            legend=legend,
+            bands=bands,
+            data=self._data,
+            labels=self._labels,
+            fit=_fit,
+            printable=printable,
         )
+        return svg
 
-    def _write(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        anchor: str = "start",
-        size: int = FONT_PX,
-        colour: str = BLACK,
-        room: float = math.inf,
-        turned: int = 0,
-        more: str = "",
-    ) -> None:
-        """Write a text, shortened to its room in px. `turned`: by so many degrees. `more`: further attributes."""
-        shown = escape(printable(text, int(min(max(room / (CHAR_PX * size / FONT_PX), 4), MAX_TEXT_CHARS))))
-        full = f"<title>{escape(printable(text))}</title>" if shown != escape(text) else ""
-        turn = f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
-        self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turn}{more}>'
-            f"{shown}{full}</text>"
+    def _draw_clipped(self, series: Series, attributes: str) -> None:
+        """Draw a path of a series, cut at the axes."""
+        self._series[series] = None
+        x, y = self.left - CLIP_MARGIN_PX, -CLIP_MARGIN_PX
+        width, height = self.plot_width + 2 * CLIP_MARGIN_PX, self.plot_height + 2 * CLIP_MARGIN_PX
+        self._data.append(
+            f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}" '
+            f'overflow="hidden"><path class="data" {attributes}/></svg>'
         )
 
 
-def _marks(places: Iterable[Point], shape: str, colour: str, size: float, attributes: str = "") -> str:
-    """Marks at places, both in px. `size`: of dots."""
-    path = "".join(f"M{x:.1f},{y:.1f}{_SHAPES[shape]}" for x, y in places)
-    fill = colour if shape in _FILLED else "none"
-    stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if shape == DOT else 'stroke-width="1.2"'
-    return f'<path {attributes}d="{path}" fill="{fill}" stroke="{colour}" {stroke}/>'
+def _fit(text: str, room_px: float, size_px: int) -> str:
+    """A text, shortened to its room."""
+    return printable(text, int(min(max(room_px / (CHAR_PX * size_px / FONT_PX), 4), MAX_TEXT_CHARS)))
 
 
-def _stroke(path: str, colour: str, width: float, dash: str) -> str:
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'd="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}'
+def _marks(places: Iterable[Point], series: Series, size: float) -> str:
+    """Attributes of a path of marks at places, both in px. `size`: of dots."""
+    path = "".join(f"M{x:.1f},{y:.1f}{_SHAPES[series.shape]}" for x, y in places)
+    fill = series.colour if series.shape in _FILLED else "none"
+    stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if series.shape == DOT else 'stroke-width="1.2"'
+    return f'd="{path}" fill="{fill}" stroke="{series.colour}" {stroke}'
+
+
+def _stroke(path: str, series: Series) -> str:
+    """Attributes of a line."""
+    dashes = f' stroke-dasharray="{series.dash}"' if series.dash else ""
+    shade = f' opacity="{series.opacity:g}"' if series.opacity < 1 else ""
+    return f'd="{path}" fill="none" stroke="{series.colour}" stroke-width="{series.width:g}"{dashes}{shade}'
 
 
 def sentence(title: str, text: str) -> str:
     """A sentence in the place of a picture that has nothing to draw."""
     return f'<p class="none"><b>{escape(printable(title))}</b>: {escape(printable(text))}</p>'
-
-
-def steps(points: Sequence[Point], end: float) -> list[Point]:
-    """The corners of a line that keeps each value until the next one; the last one until `end`."""
-    ends = [*(x for x, _ in points[1:]), end]
-    return [corner for (x, y), next_x in zip(points, ends, strict=False) for corner in ((x, y), (next_x, y))]

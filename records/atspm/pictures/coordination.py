@@ -17,10 +17,9 @@ from records.atspm.pictures.canvas import (
     RED,
     YELLOW,
     Canvas,
-    Entry,
+    Series,
     number_axis,
     sentence,
-    steps,
     time_axis,
 )
 from records.atspm.pictures.signal_view import SignalView
@@ -55,28 +54,20 @@ def draw(view: SignalView, phase: int, compared: Sequence[SignalView] = ()) -> s
     alike = (view, *compared)
     longest_s = max(cycle.end_s - cycle.begin_s for each in alike for cycle in each.cycles(phase))
     largest = max((volume for each in alike for _, volume in each.volumes(phase)), default=0.0)
-    legend = [
-        Entry("Red Series", RED, width=2.4),
-        Entry("Yellow Series", YELLOW, dash="5 2"),
-        Entry("Green Series", GREEN, width=1.2),
-    ]
-    if dots:
-        legend.append(Entry("Detector Events", BLUE, DOT))
-    if volumes:
-        legend.append(Entry("Volume Per Hour", PINK, dash="2 2"))
     canvas = Canvas(
         TITLE,
         f"{view.name} - {view.description(phase)}; {info}",
         time_axis(view.period),
         number_axis("Cycle Time (s)", longest_s),
         number_axis("Volume per Hour", largest) if volumes else None,
-        legend,
         view.modes(),
     )
-    if volumes:
-        canvas.line(steps(volumes, view.period.end_s), PINK, dash="2 2", is_right=True)
-    canvas.line([(cycle.end_s, cycle.end_s - cycle.begin_s) for cycle in cycles], RED, width=2.4)
-    canvas.line([(cycle.yellow_s, cycle.yellow_s - cycle.begin_s) for cycle in cycles], YELLOW, dash="5 2")
-    canvas.line([(cycle.green_s, cycle.green_s - cycle.begin_s) for cycle in cycles], GREEN, width=1.2)
-    canvas.marks(dots, DOT, BLUE)
+    canvas.steps(volumes, Series("Volume Per Hour", PINK, dash="2 2", is_right=True))
+    canvas.line([(each.end_s, each.end_s - each.begin_s) for each in cycles], Series("Red Series", RED, width=2.4))
+    yellows = [(each.yellow_s, each.yellow_s - each.begin_s) for each in cycles]
+    canvas.line(yellows, Series("Yellow Series", YELLOW, dash="5 2"))
+    canvas.line(
+        [(each.green_s, each.green_s - each.begin_s) for each in cycles], Series("Green Series", GREEN, width=1.2)
+    )
+    canvas.marks(dots, Series("Detector Events", BLUE, DOT))
     return canvas.svg()

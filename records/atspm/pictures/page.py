@@ -8,21 +8,12 @@ from jinja2 import Template
 
 from city.printable import printable
 from records.atspm.corridor import Corridor
-from records.atspm.pictures import (
-    approach_delay,
-    approach_volume,
-    coordination,
-    queue_length,
-    split_failure,
-    split_monitor,
-    termination,
-    time_space,
-)
+from records.atspm.pictures import coordination, time_space
 from records.atspm.pictures.canvas import WIDTH
+from records.atspm.pictures.phase_pictures import HALF_PICTURES, approach_volume, termination
 from records.atspm.pictures.signal_view import SignalView
 from signals.phase_numbers import LEFT_BESIDE
 
-HALF_PICTURES = (split_monitor, split_failure, approach_volume, approach_delay, queue_length)
 TEMPLATE = Template((Path(__file__).parent / "page.html").read_text(), autoescape=True, trim_blocks=True)
 """The page; the pictures are inserted as they are."""
 
@@ -61,7 +52,7 @@ def _signal(view: SignalView) -> dict[str, Any]:
     for phase in (phase.number for phase in view.vehicle_phases):
         # the left turn is part of its approach's volume
         is_left = phase in LEFT_BESIDE.values()
-        pictures = [kind.draw(view, phase) for kind in HALF_PICTURES if not (kind is approach_volume and is_left)]
+        pictures = [draw(view, phase) for draw in HALF_PICTURES if not (draw is approach_volume and is_left)]
         phases.append(
             {
                 "description": printable(view.description(phase)),
@@ -69,4 +60,4 @@ def _signal(view: SignalView) -> dict[str, Any]:
                 "pictures": sorted(pictures, key=lambda picture: not picture.startswith("<svg")),
             }
         )
-    return {"name": printable(view.name), "terminations": termination.draw(view), "phases": phases}
+    return {"name": printable(view.name), "terminations": termination(view), "phases": phases}

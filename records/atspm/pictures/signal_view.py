@@ -7,12 +7,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from controller.recording.detectors import ADVANCE, PRESENCE, Detector
-from records.atspm.analysis_period import FORCE_OFF, GAP_OUT, MAX_OUT, AnalysisPeriod, SignalHistory
+from records.atspm.analysis_period import FORCE_OFF, GAP_OUT, MAX_OUT, AnalysisPeriod, SignalHistory, SignalReadings
 from records.atspm.detectors import detector_numbers
 from records.atspm.event_codes import Code, Event
 from records.atspm.events import signal_events
 from records.atspm.from_record import ObservedSignals
-from records.atspm.readings import SignalReadings
 from signals.phase_numbers import NemaPhase, PhaseNumbers
 
 BINS_S = (900.0, 300.0, 60.0)
@@ -31,7 +30,6 @@ class Cycle:
 
     begin_s: float
     green_s: float
-    """Begin of green."""
     yellow_s: float
     """Begin of yellow, or end of green without one."""
     end_s: float

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from records.atspm import events
-from records.atspm.analysis_period import AnalysisPeriod
+from records.atspm.analysis_period import AnalysisPeriod, SignalReadings, VehicleReading
 from records.atspm.corridor import Corridor
 from records.atspm.pictures.canvas import (
     BLACK,
@@ -19,14 +19,13 @@ from records.atspm.pictures.canvas import (
     YELLOW,
     Axis,
     Canvas,
-    Entry,
     Point,
+    Series,
     number_axis,
     sentence,
     time_axis,
 )
 from records.atspm.pictures.signal_view import SignalView
-from records.atspm.readings import SignalReadings, VehicleReading
 
 TITLE = "Time-Space Diagram"
 Segment = tuple[Point, Point]
@@ -43,27 +42,29 @@ MAX_ERROR_M = 15.0
 """Distance between an expected and a read position, above which they are not the same vehicle's."""
 MAX_GAP_S = 30.0
 """Longest time between two readings whose vehicles are joined."""
-COLOURS = {events.RED: RED, events.YELLOW: YELLOW, events.GREEN: GREEN}
-STYLES = {RED: 6.0, YELLOW: 6.0, GREEN: 2.5}
-"""Widths: without colours, red is the thick dark line, yellow the thick light one and green the thin one."""
+COLOURS = {
+    events.RED: Series("Red", RED, width=6),
+    events.YELLOW: Series("Yellow", YELLOW, width=6),
+    events.GREEN: Series("Green", GREEN, width=2.5),
+}
+"""Without colours, red is the thick dark line, yellow the thick light one and green the thin one."""
+BAND = Series("Green Band at the speed limit", GREEN, width=8, opacity=0.22)
+VEHICLES = Series("Vehicles", BLACK, width=0.8, opacity=0.75)
 
 
 def colours(view: SignalView, phase: int, begin_s: float, end_s: float) -> list[tuple[float, float, str]]:
-    """(begin, end, colour) of a phase in a time, without what is not known."""
+    """(begin, end, one of COLOURS) of a phase in a time, without what is not known."""
     links = next((each.links for each in view.phases.phases if each.number == phase), ())
     changes = [(time_ms / 1000, colour) for time_ms, colour in events.phase_colours(view.own.states, links)]
     ends = [time_s for time_s, _ in changes[1:]] + [end_s]
     return [
-        (max(time_s, begin_s), min(end, end_s), COLOURS[colour])
+        (max(time_s, begin_s), min(end, end_s), colour)
         for (time_s, colour), end in zip(changes, ends, strict=False)
         if colour in COLOURS and max(time_s, begin_s) < min(end, end_s)
     ]
 
 
-def draw(
-    views: Mapping[str, SignalView],
-    corridor: Corridor | None,
-) -> str:
+def draw(views: Mapping[str, SignalView], corridor: Corridor | None) -> str:
     """The diagram as SVG, or a sentence without a corridor.
 
     Args:
@@ -84,20 +85,11 @@ def draw(
     shown = AnalysisPeriod(begin_s, end_s, period.zero, ())
     length_m = corridor.stop_lines[-1].at_m + MARGIN_M
     y = number_axis("Distance (m)", length_m)
-    legend = [
-        Entry("Red", RED, width=STYLES[RED]),
-        Entry("Yellow", YELLOW, width=STYLES[YELLOW]),
-        Entry("Green", GREEN, width=STYLES[GREEN]),
-        Entry("Green Band at the speed limit", "#bfe5da", width=8),
-    ]
-    if strokes:
-        legend.append(Entry("Vehicles", BLACK, width=0.8))
     canvas = Canvas(
         TITLE,
         f"{views[corridor.stop_lines[0].signal].name} to {views[corridor.stop_lines[-1].signal].name}",
         time_axis(shown),
         Axis(0.0, length_m, y.title, tuple((value, text) for value, text in y.ticks if value <= length_m)),
-        legend=legend,
         plot_height=min(max(PLOT_PX_BY_STOP_LINE * len(corridor.stop_lines), MIN_PLOT_PX), MAX_PLOT_PX),
     )
     bands = {
@@ -111,16 +103,16 @@ def draw(
             greens = [
                 [(a, from_m), (b, from_m), (b + travel_s, to_m), (a + travel_s, to_m)]
                 for a, b, colour in bands[stop_line.signal]
-                if colour == GREEN
+                if colour == events.GREEN
             ]
-            canvas.polygons(greens, GREEN, 0.22)
-    canvas.segments(strokes, BLACK, width=0.8, opacity=0.75)
+            canvas.polygons(greens, BAND)
+    canvas.segments(strokes, VEHICLES)
     for stop_line in corridor.stop_lines:
-        for colour, width in STYLES.items():
+        for colour, series in COLOURS.items():
             pairs = [
                 ((a, stop_line.at_m), (b, stop_line.at_m)) for a, b, own in bands[stop_line.signal] if own == colour
             ]
-            canvas.segments(pairs, colour, width)
+            canvas.segments(pairs, series)
         view = views[stop_line.signal]
         canvas.label((begin_s, stop_line.at_m), f"{view.name}, {view.phase_name(stop_line.phase)}", dy_px=-6)
     return canvas.svg()

@@ -148,16 +148,6 @@ def test_sumo_loads_the_detectors_of_drawn_networks(tmp_path, kind):
     assert loaded(net, placed, tmp_path) == sorted((each.id, each.lane, each.position_m) for each in placed)
 
 
-@pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
-def test_sumo_loads_the_detectors_of_real_networks(shared, tmp_path, name):
-    read = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
-    placed = detectors.place(read)
-    assert len({detector.stop_lane for detector in placed}) == len(
-        {lane for signal in read.signals.values() for lane in signal.lanes}
-    )
-    assert len(loaded(read.net_file, placed, tmp_path)) == len(placed)
-
-
 def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path, capsys):
     out = tmp_path / "detectors.add.xml"
     assert main(["detectors", "--city", str(GRID / "city.toml"), "--out", str(out)]) == 0

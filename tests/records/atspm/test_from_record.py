@@ -17,8 +17,7 @@ from controller.recording.sentences import mode_name
 from protos import record_pb2 as record
 from records.atspm import from_record
 from records.atspm.analysis_period import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
-from records.atspm.detections import DetectionCollector
-from records.atspm.from_record import RecordSelection
+from records.atspm.from_record import DetectionCollector, RecordSelection
 from records.run_files import open_files
 from tests.conftest import GRID
 from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedCity

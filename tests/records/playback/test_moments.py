@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from city.street_shapes import LaneShape, StreetShapes
-from records.playback.lane_positions import LanePositions
+from records.playback.moments import LanePositions
 from records.record_reader import RecordReader
 from signals.fallback.control_mode import ControlMode
 from tests.records.playback.played_records import SAMPLE_CITY, Played
@@ -94,15 +94,6 @@ def distance(line, x, y):
     begin, step = line[:-1], np.diff(line, axis=0)
     share = (((np.array([x, y]) - begin) * step).sum(1) / (step**2).sum(1)).clip(0, 1)
     return np.hypot(*(begin + share[:, None] * step - [x, y]).T).min()
-
-
-def test_vehicles_look_along_their_lane(played):
-    moments = played.page.moments
-    lane = moments._lanes.vehicle_lanes_of[STREET_TL][0]
-    line = moments._positions._lines[moments._lanes.row[lane]]
-    (x0, y0), (x1, y1) = line.at[:2]
-    expected = np.degrees(np.arctan2(x1 - x0, y1 - y0)) % 360
-    assert line.angle_deg[0] == pytest.approx(expected)
 
 
 def test_persons_before_a_crossing_are_not_drawn_as_vehicles():

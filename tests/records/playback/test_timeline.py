@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from city.errors import InputError
-from records.playback.chunks import Chunks
 from records.playback.timeline import Timeline
 from records.record_reader import RecordReader
 from tests.records import mcap_bytes
@@ -71,32 +70,23 @@ def test_the_steps_around_a_second_and_the_newest_of_each_tl(run, form, at_s):
 @pytest.mark.parametrize("form", ["whole", "several"])
 def test_a_second_of_a_record_is_read_from_few_of_its_chunks(files, form):
     timeline = Timeline(files[form])
-    chunks = timeline.chunks
-    reads = chunks.reads
-    assert len(chunks) > 20 and reads <= 3 * len(files[form])
+    reads = timeline.reads
+    assert len(timeline.places) > 20 and reads <= 3 * len(files[form])
     timeline.steps(200, 210)
     timeline.step_before(205)
     timeline.newest_tl_steps(["SA101", "not of this run"], 205, 10)
     list(timeline.steps_back(205, 10))
-    assert chunks.reads - reads <= 5
-
-
-def test_a_chunk_is_read_once_while_it_is_kept(files):
-    timeline = Timeline(files["whole"])
-    chunks = timeline.chunks
-    timeline.steps(100, 150)
-    reads = chunks.reads
-    timeline.steps(100, 150)
-    assert chunks.reads == reads
+    assert 0 < (newly_read := timeline.reads - reads) <= 5
+    timeline.steps(200, 210)
+    assert timeline.reads - reads == newly_read, "a chunk is read once while it is kept"
 
 
 def test_memory_is_bounded_by_chunks_that_are_dropped(files, monkeypatch):
-    monkeypatch.setattr("records.playback.chunks.MAX_CACHED_BYTES", 1)
+    monkeypatch.setattr("records.playback.timeline.MAX_CACHED_BYTES", 1)
     timeline = Timeline(files["whole"])
     timeline.steps(0, 300)
-    chunks = timeline.chunks
-    assert len(chunks._cache) == 1
-    assert chunks.reads > 20
+    assert len(timeline._cache) == 1
+    assert timeline.reads > 20
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
@@ -128,12 +118,12 @@ def test_a_file_that_has_gone_is_named_and_the_others_are_read(recorded_city, tm
     paths[0].unlink()
     # what was read before is still there
     assert timeline.steps(30, 1000)[0].number == 40
-    assert "0.mcap" in str(timeline.chunks.losses) and "No such file" in str(timeline.chunks.losses)
+    assert "0.mcap" in str(timeline.losses) and "No such file" in str(timeline.losses)
 
 
 def test_a_history_is_shorter_where_chunks_are_larger(run):
     timeline = run.timelines["whole"]
-    sizes = [place.end - place.begin for place, _ in timeline.chunks._places]
+    sizes = [place.end - place.begin for place, _ in timeline.places]
     assert timeline.history_s(300, 100, 1 << 30) == 200
     begins = [timeline.history_s(300, 400, size) for size in (1, 5 * max(sizes), 10 * max(sizes), sum(sizes))]
     assert begins == sorted(begins, reverse=True) and len(set(begins)) == 4
@@ -148,9 +138,12 @@ def test_a_file_without_steps_is_an_input_error(tmp_path, content):
         Timeline([path])
 
 
-def test_topics_of_another_program_are_not_read(recorded_city, files):
-    chunks = Chunks(files["whole"])
-    assert list(chunks.messages("/city", 0, 1 << 60)) == [] and list(chunks.messages("/step", 0, 1 << 60))
+def test_topics_of_another_program_are_not_read(run):
+    timeline = run.timelines["whole"]
+    assert {topic for place in timeline.places for topic in timeline._chunk(*place)} == {
+        "/step",
+        *(f"/tl/{tl}" for tl in run.tls),
+    }
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
@@ -165,4 +158,4 @@ def test_zeros_over_several_chunks_lose_what_a_reader_from_the_beginning_loses(r
     timeline = Timeline([path])
     assert [step.number for step in timeline.steps(0, 1000)] == expected
     kept = range(len(recorded_city.steps) - 25, len(recorded_city.steps))
-    assert len(expected) in kept and "damaged" in str(timeline.chunks.losses)
+    assert len(expected) in kept and "damaged" in str(timeline.losses)

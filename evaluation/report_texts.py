@@ -1,25 +1,27 @@
-"""The first sheet of a report, for readers who decide: what changes, where, and what the simulation leaves out."""
+"""Texts and tables of a report: what changes, where, and what the simulation leaves out."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evaluation.arms import Arm
 from evaluation.lane_groups import LaneGroupTraffic
-from evaluation.movement_tables import delay_text
+from evaluation.movement_service import MovementService
 from evaluation.simulation import Outcome, delays_s
 from evaluation.statistics import BySignal, paired
 
 MAX_WORST = 5
-"""Lane groups with the worst level of service that the sheet lists."""
+"""Lane groups with the worst level of service that the first sheet lists."""
+MAX_CHANGES = 10
+"""Lines of the table of changes."""
+MIN_SKIPPED, MIN_RED_S = 0.005, 1.0
+"""Smaller changes, of the share of skipped cycles and of the longest red, are not listed."""
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A sentence about the candidate and another arm."""
 
     judgement: str
@@ -57,8 +59,7 @@ def verdict(candidate: str, other: str | None, results: Mapping[str, Sequence[Ou
     )
 
 
-@dataclass(frozen=True)
-class ComparedGroup:
+class ComparedGroup(NamedTuple):
     """A lane group under the candidate, and before."""
 
     name: str
@@ -77,7 +78,7 @@ def worst_groups(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTr
 
 
 def worsened(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTraffic]) -> str:
-    """A sentence on the lane groups whose delay rose, as far as the sheet shows it, and on the largest rise."""
+    """A sentence on the lane groups whose delay rose, as far as the first sheet shows it, and on the largest rise."""
     known = [(each, each.before) for each in _groups(after, before) if each.before and each.before.level]
     compared = [(each, old) for each, old in known if each.after.level]
     worse = [(each, old) for each, old in compared if round(_delay_s(each.after), 1) > round(_delay_s(old), 1)]
@@ -99,6 +100,92 @@ def _groups(after: BySignal[LaneGroupTraffic], before: BySignal[LaneGroupTraffic
 def _delay_s(traffic: LaneGroupTraffic) -> float:
     """Delay per vehicle; infinite if none of the vehicles passed."""
     return math.inf if traffic.delay_s is None else traffic.delay_s
+
+
+def less_served(after: BySignal[MovementService], before: BySignal[MovementService]) -> list[tuple[str, str]]:
+    """(movements of a signal, how their greens changed), the largest changes first.
+
+    These are skipped more often, or have a longer red, than before: `B1 northbound left (protected)`, `5 greens an hour
+    instead of 157; longest red 312 s instead of 90 s; skipped in 80 % of the plan's cycles instead of 0 %`.
+    """
+    found: dict[tuple[float, float, str, str], list[str]] = {}
+    for signal, by_name in after.items():
+        for name, own in by_name.items():
+            old = before[signal][name]
+            skipped = (own.skipped_share or 0.0) - (old.skipped_share or 0.0)
+            red_s = own.longest_red_s - old.longest_red_s
+            if skipped > MIN_SKIPPED or (red_s > MIN_RED_S and skipped >= -MIN_SKIPPED):
+                found.setdefault((skipped, red_s, signal, _described(own, old)), []).append(name)
+    largest = sorted(found, key=lambda key: key[:2], reverse=True)[:MAX_CHANGES]
+    return [(f"{key[2]} {', '.join(found[key])}", key[3]) for key in largest]
+
+
+def _described(own: MovementService, old: MovementService) -> str:
+    parts = [
+        f"{own.greens_per_h:.0f} greens an hour instead of {old.greens_per_h:.0f}",
+        f"longest red {own.longest_red_s:.0f} s instead of {old.longest_red_s:.0f} s",
+    ]
+    skipped, skipped_before = _percent(own.skipped_share), _percent(old.skipped_share)
+    if skipped != skipped_before:
+        parts.append(f"skipped in {skipped} of the plan's cycles instead of {skipped_before}")
+    return "; ".join(parts)
+
+
+def service_rows(services: Sequence[Mapping[str, MovementService]]) -> list[list[str]]:
+    """A row for each movement of a signal: name, greens an hour, share of green, longest red, skipped cycles.
+
+    `services`: by arm, before and after.
+    """
+    return [
+        [
+            name,
+            _arrow(f"{each[name].greens_per_h:.0f}" for each in services),
+            _arrow(_percent(each[name].green_share) for each in services),
+            _arrow(f"{each[name].longest_red_s:.0f} s" for each in services),
+            _arrow(_percent(each[name].skipped_share) for each in services),
+        ]
+        for name in services[0]
+    ]
+
+
+def lane_group_rows(traffic: Sequence[Mapping[str, LaneGroupTraffic]]) -> list[list[str]]:
+    """A row for each lane group of a signal: name, volume, v/c, delay with level of service, queue.
+
+    `traffic`: by arm, before and after.
+    """
+    return [
+        [
+            name,
+            _arrow(f"{each[name].volume_veh_h:.0f}" for each in traffic),
+            _arrow(_saturation_text(each[name]) for each in traffic),
+            _arrow(delay_text(each[name]) for each in traffic),
+            _arrow(f"{each[name].queue_m:.0f} m" for each in traffic) + f" of {traffic[0][name].storage_m:.0f} m",
+        ]
+        for name in traffic[0]
+    ]
+
+
+def _saturation_text(traffic: LaneGroupTraffic) -> str:
+    """Degree of saturation; the true one of a permissive movement is higher."""
+    if not math.isfinite(traffic.saturation):
+        return "no green"
+    return ("at least " if traffic.is_permissive else "") + f"{traffic.saturation:.2f}"
+
+
+def delay_text(traffic: LaneGroupTraffic) -> str:
+    """Delay per vehicle and level of service."""
+    if not traffic.level:
+        return "no vehicle"
+    return f"{traffic.delay_s:.1f} s {traffic.level}" if traffic.delay_s is not None else f"none passed {traffic.level}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100.0 * share:.0f} %"
+
+
+def _arrow(texts: Iterable[str]) -> str:
+    """Before and after in one cell."""
+    return " → ".join(dict.fromkeys(texts))
 
 
 def left_out(arms: Sequence[Arm], count: int, conditions: Mapping[str, Any]) -> list[str]:

@@ -8,12 +8,10 @@ import threading
 
 import aiohttp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from controller.operator.page.frame_server import MalformedRequest, parse_request
 from records import replay_command
 from tests.controller.operator.page.pages import Browser, fetch
+from tests.error_lines import refused
 from tests.records.playback.played_records import SAMPLE_CITY, Played
 
 
@@ -84,30 +82,10 @@ def test_there_are_no_commands(url, method):
     assert (status, headers["X-Frame-Options"]) == (404, "DENY")
 
 
-@pytest.mark.parametrize(
-    "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
-)
-def test_requests_of_other_sites_are_refused(url, headers):
-    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        Browser(url, **headers)
-    assert refused.value.status == 403
-
-
 @pytest.mark.parametrize("at", ["null", '"1"', "true", "NaN", "1" + 400 * "0"])
 def test_a_request_without_a_second_ends_the_connection_with_its_reason(browser, at):
     browser.send(f'{{"view": [0, 0, 1, 1], "at": {at}}}')
     assert browser.end() == aiohttp.WSCloseCode.INVALID_TEXT
-
-
-@settings(max_examples=50)
-@given(st.text() | st.recursive(st.none() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(
-    st.sampled_from(["view", "tl", "at", "fresh"]), inner)).map(json.dumps))  # fmt: skip
-def test_any_text_is_a_request_or_malformed(text):
-    try:
-        request = parse_request(text)
-    except MalformedRequest:
-        return
-    assert request.at_s is None or isinstance(request.at_s, float)
 
 
 def test_connections_close_when_the_command_ends():
@@ -117,14 +95,6 @@ def test_connections_close_when_the_command_ends():
         ending.start()
         assert browser.end() == aiohttp.WSCloseCode.GOING_AWAY
         ending.join()
-
-
-def refused(capsys, *arguments):
-    """The one line with which the command refuses arguments."""
-    assert replay_command.main([*map(str, arguments)], "greenserve replay") == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
 
 
 @pytest.mark.parametrize(
@@ -139,18 +109,12 @@ def refused(capsys, *arguments):
     ],
 )
 def test_flags_that_do_not_fit_are_one_line(capsys, arguments, message):
-    assert message in refused(capsys, SAMPLE_CITY, *arguments)
-
-
-def test_port_that_cannot_be_used_is_one_line(url, capsys):
-    address = url.removeprefix("http://")
-    message = f"error: --page {address}: cannot listen there (Address already in use); pass another port\n"
-    assert refused(capsys, SAMPLE_CITY, "--page", address) == message
+    refused(capsys, replay_command.main([str(SAMPLE_CITY), *arguments]), message)
 
 
 def test_the_page_without_its_extra_is_one_line(monkeypatch, capsys):
-    for module in ("controller.operator.page.site", "records.playback.record_page", "records.playback.playback_server"):
+    for module in ("controller.operator.page.site", "records.playback.record_page"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     message = "--page needs aiohttp; install greenserve[page,record], or leave --page out"
-    assert message in refused(capsys, SAMPLE_CITY, "--page", "127.0.0.1:0")
+    refused(capsys, replay_command.main([str(SAMPLE_CITY), "--page", "127.0.0.1:0"]), message)
