@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from export.actors.phase_competition import Junction
-from pretraining.packed_streets import StreetFiles, unpacked
-from pretraining.streets import RandomTraffic, city_of
+from pretraining.streets import MAX_KEPT_STREETS, RandomTraffic, StreetFiles, city_of, unpacked
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
 from training.episode import EpisodeSimulator, TrainingTask
 from training.phase_competition.networks import StreetLayout
 from training.transitions import Float32s, Transitions
-
-MAX_KEPT_STREETS = 200
-"""Streets that a process keeps in memory."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import functools
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from city.network import StreetNetwork
 from controller.policies.no_policies import NoPolicies
 from evaluation import actuated, road_users
 from evaluation.arms import ACTUATED, FIXED, POLICY, Arm
+from export.actors.phase_competition import Junction, Padded, PhaseCompetition, logits
 from export.checkpoints import phase_networks
-from pretraining.junction_policies import JunctionPolicies
-from pretraining.packed_streets import StreetFiles, unpacked
-from pretraining.streets import RandomTraffic, city_of, has_own_demand
+from pretraining.streets import RandomTraffic, StreetFiles, city_of, has_own_demand, unpacked
+from protos import policy_pb2 as pb
 from signals import contract
+from signals.observation import Observation
+from signals.policy import Answer
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.executors import Executor
 from simulation.street_simulation import SimulationFailed, simulated
@@ -130,6 +132,37 @@ def control_of(
         assert policy is not None, "this kind has a file"
         return Control(contracts, JunctionPolicies(contracts, policy)), []
     return Control(contracts, NoPolicies(), kind), []
+
+
+class JunctionPolicies:
+    """The `Policies` of the decision step, with NumPy in this process: the actions that exported models of a policy for
+    any junction would give, without a server."""
+
+    def __init__(self, contracts: Sequence[pb.PolicyContract], policy: Path) -> None:
+        """Read the policy's file. Raises InputError. `contracts`: of the street dialect."""
+        network, _ = phase_networks.load(policy)
+        self._network = {name: array.astype(np.float64) for name, array in network.items()}
+        junctions = [Junction.of_contract(c) for c in contracts]
+        self._junctions = Padded.of(junctions)
+        steps = [PhaseCompetition(network, junction) for junction in junctions]
+        columns = [step.fleet_columns(steps) for step in steps]
+        self._columns = {c.tl: (row, columns[row]) for row, c in enumerate(contracts)}
+        """By TL, its row of the junctions, and the columns of its observation that make a padded one
+        (`fleet_columns`)."""
+
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
+        """The answer of every TL."""
+        if not observations:
+            return {}
+        rows, x = [], []
+        for tl, observation in observations.items():
+            row, columns = self._columns[tl]
+            rows.append(row)
+            x.append(np.append(observation, 0.0)[columns])
+        actions = logits(self._network, self._junctions.take(np.array(rows)), np.array(x)).argmax(1)
+        return {tl: Answer(np.array([action], np.float64)) for tl, action in zip(observations, actions, strict=True)}
 
 
 def name_of(street: Path, demand: int) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 from city import network
 from export.actors.phase_competition import Junction, PhaseCompetition
 from export.checkpoints import phase_networks
-from pretraining.junction_policies import JunctionPolicies
+from pretraining.street_results import JunctionPolicies
 from pretraining.streets import city_of
 from pretraining.synthetic.streets import generate
 from signals import contract

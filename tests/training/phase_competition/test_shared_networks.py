@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from export.actors.phase_competition import Observed, observation_size
-from pretraining.cloning import clone
+from pretraining.streets_trainer import clone
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import junction_of
 from training.learning import StreetLearning
