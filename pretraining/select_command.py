@@ -24,8 +24,7 @@ from pretraining.streets import for_jobs
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training import flags
-from training.phase_competition import policy_file
-from training.phase_competition.networks import CRITIC_SHAPES
+from training.phase_competition.networks import CRITIC_SHAPES, policy_path
 from training.saved_state import Arrays, TrainingState, Values, locked, run_resumable
 
 SECONDS = 1200.0
@@ -123,7 +122,7 @@ class NetworkSelection:
         """
         self._args, self._networks = args, networks
         self._state_file = state_file(args.out, args.model_number)
-        self.policy_file = policy_file.path_in(args.out, args.model_number)
+        self.policy_file = policy_path(args.out, args.model_number)
         self._table_file = args.out / f"trial_{args.model_number}_gate.csv"
         if any(path.resolve() == self.policy_file.resolve() for path in networks.values()):
             raise InputError(

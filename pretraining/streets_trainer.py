@@ -12,15 +12,13 @@ import tensorflow as tf
 
 from city.errors import InputError
 from city.version import VERSION
-from pretraining.street_pool import StreetEpisode, StreetSimulator
+from pretraining.street_results import StreetEpisode, StreetSimulator
 from pretraining.streets import for_jobs
-from simulation.executors import executor, in_order
-from simulation.executors.simulator_per_process import SimulatorPerProcess
+from simulation.executors import SimulatorPerProcess, executor, in_order
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import mean_delay_s
-from training.phase_competition import policy_file
 from training.phase_competition.batch import make_batch
-from training.phase_competition.networks import initial_arrays
+from training.phase_competition.networks import initial_arrays, policy_path, save_policy
 from training.phase_competition.street_learner import StreetLearner, inputs_of
 from training.ppo import Batch, Tensors, taken
 from training.ppo_config import StreetPpo
@@ -70,7 +68,7 @@ class StreetsSettings:
 
     @property
     def policy_file(self) -> Path:
-        return policy_file.path_in(self.out, self.number)
+        return policy_path(self.out, self.number)
 
     @property
     def state(self) -> TrainingState:
@@ -136,7 +134,7 @@ class StreetsTrainer:
                         self._save()
                     self._log.show()
         sharpness = settings.ppo.sharpness(1.0)
-        policy_file.save(settings.policy_file, self._learner.arrays, sharpness, settings.description)
+        save_policy(settings.policy_file, self._learner.arrays, sharpness, settings.description)
         return settings.policy_file
 
     def _clone(self) -> str:

@@ -12,8 +12,7 @@ from greenserve.__main__ import main
 from pretraining import gate, plain_kinds, street_results
 from tests.error_lines import refused
 from training import saved_state
-from training.phase_competition import policy_file
-from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
+from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays, save_policy
 
 SECONDS = ["--seconds", "100"]
 GATE = ["--gate-streets", "1", *SECONDS]
@@ -36,7 +35,7 @@ def folder(gate_streets, tmp_path, monkeypatch):
     """The current folder, with two networks of which `passing` are good enough for the gate."""
     monkeypatch.chdir(tmp_path)
     for k, name in enumerate(FILES):
-        policy_file.save(tmp_path / name, initial_arrays(np.random.default_rng(k)), 1.0, {"--seed": k})
+        save_policy(tmp_path / name, initial_arrays(np.random.default_rng(k)), 1.0, {"--seed": k})
     return tmp_path
 
 

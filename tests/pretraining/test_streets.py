@@ -12,8 +12,7 @@ from city.errors import InputError
 from evaluation.arms import FIXED, Arm
 from greenserve.__main__ import main
 from pretraining import plain_kinds, streets
-from pretraining.street_pool import StreetSimulator
-from pretraining.street_results import StreetJob, run_job
+from pretraining.street_results import StreetJob, StreetSimulator, run_job
 from pretraining.streets import INTERVALS_S, MIN_GREENS_S, SUMOCFG, city_of, of_folder, pack, unpacked
 from pretraining.synthetic.streets import generate
 from simulation.executors import ThisProcess, in_order

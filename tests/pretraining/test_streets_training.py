@@ -11,7 +11,7 @@ from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from pretraining import streets_trainer as trainer
 from pretraining import train_command as command
-from pretraining.street_pool import StreetEpisode
+from pretraining.street_results import StreetEpisode
 from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
 from pretraining.synthetic.streets import generate
 from simulation.street_simulation import SimulationFailed

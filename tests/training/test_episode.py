@@ -24,9 +24,8 @@ from signals.policy import Answer
 from simulation import rewards, target_tls
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
-from simulation.executors import in_order
+from simulation.executors import SimulatorPerProcess, in_order
 from simulation.executors.processes import Processes
-from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed, street_with_demand
 from simulation.target_tls import TargetSimulation
 from tests.conftest import GRID

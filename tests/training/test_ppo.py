@@ -12,8 +12,7 @@ from tests.training.traced_learners import mlp_learner
 from training.actor_critics import ActorCritics, layouts
 from training.learning import MlpLearning
 from training.mlp_learner import MAX_LOG_STD, make_batch
-from training.optimisers import Adam, RowAdam
-from training.ppo import gae, minibatches
+from training.ppo import Adam, RowAdam, gae, minibatches
 from training.ppo_config import SHARP_FROM, PpoConfig
 from training.settings import Settings
 from training.statistics import TRAIN, UPDATE, NotFinite, cell, combined, explained_variance

@@ -19,8 +19,7 @@ from training import checkpoints, learning, start
 from training.__main__ import main
 from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
-from training.phase_competition import policy_file
-from training.phase_competition.networks import ACTOR, initial_arrays
+from training.phase_competition.networks import ACTOR, initial_arrays, save_policy
 from training.settings import Settings, TrainingStart
 
 CITY = GRID / "city.toml"
@@ -99,7 +98,7 @@ def test_tls_of_dialect_street_start_from_published_models(sizes, tmp_path, caps
     city.write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n{tables}')
     policies = [initial_arrays(np.random.default_rng(seed)) for seed in (0, 0 if sizes == "one policy" else 1)]
     for tl, arrays in zip(("T0", "T1"), policies, strict=True):
-        policy_file.save(tmp_path / f"{tl}.policy", arrays, 1.0, {})
+        save_policy(tmp_path / f"{tl}.policy", arrays, 1.0, {})
         flags = ("--city", str(city), "--tl", tl, "--models-dir", str(tmp_path / "models"))
         assert export(["--model-path", str(tmp_path / f"{tl}.policy"), *flags]) == 0
     if sizes == "of two TLs":

@@ -23,14 +23,14 @@ from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from tests.conftest import GRID
 from tests.export.phase_competition_models import random_junction, random_network, random_observations
-from training.phase_competition import policy_file
 from training.phase_competition.networks import (
     CRITIC_SHAPES,
     StreetActorCritic,
     StreetLayout,
     initial_arrays,
+    load_policy,
+    save_policy,
 )
-from training.phase_competition.policy_file import load, save
 
 SIZES = {"A": (2, 5), "B": (4, 12), "C": (8, 20)}
 
@@ -66,7 +66,7 @@ def decided(networks, x, act):
 def test_trained_networks_decide_as_the_policy_that_is_written(layout, at_bounds, tmp_path):
     arrays, sharpness = random_arrays(), 3.0
     networks = StreetActorCritic(layout, arrays, sharpness)
-    save(tmp_path / "x.policy", arrays, sharpness, {})
+    save_policy(tmp_path / "x.policy", arrays, sharpness, {})
     written, _ = phase_networks.load(tmp_path / "x.policy")
     x = observations(100, at_bounds)
     actions = decided(networks, x, networks.greedy_actions)
@@ -79,8 +79,8 @@ def test_trained_networks_decide_as_the_policy_that_is_written(layout, at_bounds
 
 def test_written_policy_is_where_another_training_starts(tmp_path):
     arrays = random_arrays()
-    save(tmp_path / "x.policy", arrays, 1.0, {})
-    for found, expected in zip(load(tmp_path / "x.policy"), arrays, strict=True):
+    save_policy(tmp_path / "x.policy", arrays, 1.0, {})
+    for found, expected in zip(load_policy(tmp_path / "x.policy"), arrays, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -127,7 +127,7 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
     )
-    policy_file.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
+    save_policy(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
     flags = "--episodes 1 --episodes-per-update 1 --seconds 120 --held-out 1 --learning-rate 0.9"
     assert main(["train", "--start-from", start, *flags.split()]) == 0
     output = capsys.readouterr()
