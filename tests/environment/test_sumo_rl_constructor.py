@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from pettingzoo.test import api_test, parallel_api_test
-from pettingzoo.utils.conversions import parallel_to_aec
 
 import greenserve
 from city.errors import InputError
@@ -88,15 +86,6 @@ def test_its_own_test_of_gymnasiums_interface_passes():
     env.reset()
     check_env(env.unwrapped, skip_render_check=True)
     env.close()
-
-
-@pytest.mark.slow
-def test_its_own_tests_of_pettingzoos_interfaces_pass(tmp_path):
-    files = {**arguments("4x4.net.xml", "4x4c1c2c1c2.rou.xml"), "out_csv_name": tmp_path / "test"}
-    with contextlib.closing(greenserve.parallel_env(**files)) as env:
-        api_test(parallel_to_aec(env))
-    with contextlib.closing(greenserve.parallel_env(**files)) as env:
-        parallel_api_test(env, num_cycles=10)
 
 
 def test_several_rewards_are_summed_by_their_weights():
