@@ -72,15 +72,11 @@ def test_levels_of_any_number_of_rounds_add_up_to_the_family_level():
     assert rounds_module.better_tls(outcomes([9] * 3, A=[5, 6, 7.0]), outcomes([9] * 3, A=[3, 4, 5.5]), 9) == []
 
 
-def test_holm_rejects_step_by_step():
+def test_holm_rejects_step_by_step_and_equal_differences_are_certain():
     assert statistics.holm([0.02, 0.001, 0.5], 0.05) == [True, True, False]
     assert statistics.holm([0.03, 0.03, 0.03], 0.05) == [False] * 3
     assert statistics.holm([], 0.05) == []
-
-
-@pytest.mark.parametrize(("candidate", "expected"), [([1, 1, 1], 0.0), ([2, 2, 2], 1.0), ([3, 3, 3], 1.0)])
-def test_equal_differences_are_certain(candidate, expected):
-    assert statistics.p_value(candidate, [2, 2, 2]) == expected
+    assert [statistics.p_value([delay_s] * 3, [2, 2, 2]) for delay_s in (1, 2, 3)] == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +114,8 @@ class SampleCheckpoints(ThisProcess):
 
 def plan(out, rounds=1, seconds=450.0, seeds=3):
     city = config.load(GRID / "city.toml")
-    return RoundsConfig(
-        city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds
-    )
+    task, settings = TrainingTask(city, (), seconds=seconds), Settings(out, varies=False)
+    return RoundsConfig(city, GROUPS, rounds, task, settings, seeds)
 
 
 def rounds(config, executor=None, resume=False, report=print):
@@ -140,8 +135,7 @@ def first_round(tmp_path_factory):
 def test_models_that_are_better_are_kept_under_the_rounds_number(first_round):
     out, _, kept, lines = first_round
     (decision,) = json.loads((out / "rounds.json").read_text())["rounds"]
-    fresh_s = decision["mean_delay_on_fresh_demand_s"]
-    validated_s = decision["mean_delay_s"]
+    fresh_s, validated_s = decision["mean_delay_on_fresh_demand_s"], decision["mean_delay_s"]
     reduced_s = {"new": validated_s["before"] - validated_s["new"], "mixed": fresh_s["before"] - fresh_s["mixed"]}
     assert decision["chosen"] == max(reduced_s, key=reduced_s.get) and min(reduced_s.values()) > 0
     seeds = {arm: [s["seed"] for s in decision["simulations"] if s["arm"] == arm] for arm in ("before", "new", "mixed")}
@@ -201,23 +195,20 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
             rounds(rounds_config, resume=resume)
 
 
-@pytest.mark.parametrize("damaged", ["{", '{"identity": null, "rounds": []}'])
-def test_damaged_state_of_rounds_is_refused(damaged, tmp_path):
-    (tmp_path / "rounds.json").write_text(damaged)
-    with pytest.raises(InputError, match="is not the state of rounds"):
-        rounds(plan(tmp_path), resume=True)
-
-
 def test_second_rounds_in_a_folder_are_refused(tmp_path, capsys):
     with run_lock.held(tmp_path / LOCK_FILE, ""):
         assert main([*CITY, "--groups", EVERY, "--out", str(tmp_path)]) == 2
     refused(capsys, f"{tmp_path}: other rounds run in this folder; wait for their end, or pass another --out")
 
 
-def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):
+@pytest.mark.parametrize("damaged", ["{", '{"identity": null, "rounds": []}', None])
+def test_rounds_whose_state_is_damaged_or_gone_are_refused(damaged, tmp_path):
     (tmp_path / "round_1" / "group_1").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"has results of rounds, but no rounds\.json; pass another --out"):
-        rounds(plan(tmp_path))
+    if damaged is not None:
+        (tmp_path / "rounds.json").write_text(damaged)
+    message = r"has results of rounds, but no rounds\.json; pass another --out"
+    with pytest.raises(InputError, match=message if damaged is None else "is not the state of rounds"):
+        rounds(plan(tmp_path), resume=damaged is not None)
 
 
 @pytest.mark.slow
