@@ -205,36 +205,6 @@ def test_a_batch_without_two_decisions_is_refused():
         one_batch(1)
 
 
-def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
-    rng = np.random.default_rng(3)
-    own = (plain_junction(2), plain_junction(4))
-    layout = StreetLayout(("A", "B"), own)
-
-    def decisions(greens):
-        x = np.zeros((200, observation_size(4, 4)), np.float32)
-        parts = Observed.of(x, 4)
-        parts.current[:] = np.eye(4)[rng.integers(greens, size=200)]
-        queues = rng.integers(0, 9, (200, greens))
-        parts.features[:, :greens, FEATURES.index("halting")] = queues
-        return x, queues
-
-    learner = learner_with(learning_rate=3e-3, minibatch=128, ent_coef=0.0, final_sharpness=1.0)
-    for _ in range(12):
-        parts = []
-        networks = layout.networks(learner.arrays, 1.0)
-        for row, greens in enumerate((2, 4)):
-            x, queues = decisions(greens)
-            actions, log_p = networks.sample(np.full(200, row), x, rng)
-            served = queues[np.arange(200), actions[:, 0].astype(int)].astype(np.float32)
-            parts.append(Transitions(x, actions, log_p, np.zeros(200, np.float32), served, np.full(200, 5, np.float32)))
-        learn(learner, batch.make_batch([(own, tuple(parts))], NEAR_SIGHTED), rng, 0.0)
-    networks = layout.networks(learner.arrays, 1.0)
-    for row, greens in enumerate((2, 4)):
-        x, queues = decisions(greens)
-        chosen = networks.greedy_actions(np.full(200, row), x)[:, 0].astype(int)
-        assert (queues[np.arange(200), chosen] == queues.max(1)).mean() > 0.9
-
-
 def test_cloning_imitates_the_actions_of_a_batch():
     own, rng = junction(3, 2), np.random.default_rng(0)
     tl = transitions(200, rng, 3, 2)
