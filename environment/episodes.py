@@ -27,11 +27,10 @@ from city import whole_files
 from city.errors import InputError, first_line
 from controller.sumo.libsumo_connection import SimulationRunning
 from controller.sumo.tripinfo import TABLE_SUFFIXES
-from environment.demand import SAME, demand_of
-from environment.options import Options, completed, select, warn_if_moments_differ, warn_of_tensorflow
+from environment.options import Options, completed, demand_of, select, warn_if_moments_differ, warn_of_tensorflow
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
-from environment.sumo_rl import sumo_options
+from environment.sumo_rl import SAME, sumo_options
 from environment.traffic_signal import TrafficSignal
 from signals.dialects.sumo_rl import DIALECT
 from signals.observation import Observation

@@ -207,13 +207,11 @@ class NetworkSelection:
             raise SimulationFailed(
                 f"SUMO has ended {REFERENCE}'s simulations of every street of the gate early; look at the reasons above"
             )
-        return {street.name: self._results(street, keys) for street in streets}
-
-    def _results(self, street: GateStreet, keys: Mapping[str, str]) -> dict[str, StreetResult | None]:
-        """The saved results of a simulation, by name of a network or baseline."""
-        saved = self._saved.get(street.name, {})
-        names = (*self._networks, *street.baselines)
-        return {name: StreetResult(*saved[keys[name]]) if keys[name] in saved else None for name in names}
+        results: dict[str, dict[str, StreetResult | None]] = {}
+        for street in streets:
+            saved = {key: StreetResult(*fields) for key, fields in self._saved.get(street.name, {}).items()}
+            results[street.name] = {name: saved.get(keys[name]) for name in (*self._networks, *street.baselines)}
+        return results
 
     def _set_state(self, values: Values, _: Arrays) -> None:
         self._saved = values["results"]

@@ -130,7 +130,8 @@ class RowAdam:
 
     def step(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> tf.Tensor:
         """Update the rows with is_active [rows] > 0; return the gradients' norms [rows] before they are clipped."""
-        norms = row_norms(gradients)
+        squares = [tf.reduce_sum(tf.reshape(gradient, (tf.shape(gradient)[0], -1)) ** 2, 1) for gradient in gradients]
+        norms = tf.sqrt(tf.add_n(squares))
         factor = self._max_norm / tf.maximum(norms, self._max_norm)
         self._steps.assign_add(is_active)
         count = tf.maximum(self._steps, 1.0)
@@ -143,12 +144,6 @@ class RowAdam:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
         return norms
-
-
-def row_norms(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The norm [rows] of each row of gradients [rows, ...] together."""
-    squares = [tf.reduce_sum(tf.reshape(gradient, (tf.shape(gradient)[0], -1)) ** 2, 1) for gradient in gradients]
-    return tf.sqrt(tf.add_n(squares))
 
 
 def _by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

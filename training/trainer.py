@@ -178,30 +178,25 @@ class Trainer:
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
         """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as
         `run`."""
-        episodes = self._simulated(self._jobs())
-        if not any(episode.trips.total for episode in episodes) and not self._has_demand():
+        settings = self._settings
+        first = self._update * settings.episodes_per_update
+        jobs = []
+        for number in range(first, first + settings.episodes_per_update):
+            # a generator per episode: a resumed training repeats the same episodes with any number of workers
+            demand = varied(np.random.default_rng([settings.seed, number]), settings.varies)
+            jobs.append((self._arrays(), demand, (settings.seed, number, 1), True, self._sharpness()))
+        episodes = self._simulated(jobs)
+        # a varied demand of few vehicles may have none; then the city's own must have one
+        if not (
+            any(episode.trips.total for episode in episodes)
+            or self._greedy(self._arrays(), [Demand(settings.seed + 1)])[0].total
+        ):
             raise InputError(
                 f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
             )
         statistics = self._learn(episodes)
         self._update += 1
         return episodes, statistics
-
-    def _has_demand(self) -> bool:
-        """True if a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have
-        none."""
-        (episode,) = self._simulated([(self._arrays(), Demand(self._settings.seed + 1), (0,), False)])
-        return episode.trips.total > 0
-
-    def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
-        settings = self._settings
-        first = self._update * settings.episodes_per_update
-        jobs = []
-        for episode in range(first, first + settings.episodes_per_update):
-            # a generator per episode: a resumed training repeats the same episodes with any number of workers
-            demand = varied(np.random.default_rng([settings.seed, episode]), settings.varies)
-            jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True, self._sharpness()))
-        return jobs
 
     def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[Episode]:
         """Simulate episodes; return them in order. `jobs`: arguments of `EpisodeSimulator.run`."""

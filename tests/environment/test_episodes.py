@@ -20,7 +20,7 @@ import greenserve
 from city import config, network
 from city.errors import InputError
 from controller.sumo.programs import sumo_program
-from environment.demand import demand_of
+from environment.options import demand_of
 from environment.street_image import StreetImage
 from serving.client import Client
 from serving.embedded.config import ServerConfig

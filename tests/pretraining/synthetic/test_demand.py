@@ -69,6 +69,8 @@ def test_people_walk_over_crossings(tmp_path):
     options = ("--grid", "--grid.number", "2", "--grid.length", "100", "--grid.attach-length", "100")
     with_crossings = ("--sidewalks.guess", "--sidewalks.guess.max-speed", "40", "--crossings.guess")
     _, root = written(RandomDemand(netgenerate(tmp_path / "a.net.xml", *options, *with_crossings)), tmp_path / "a")
+    departures = [float(each.get("depart")) for each in root if each.tag in ("vehicle", "person")]
+    assert departures == sorted(departures)
     walks = [walk.get("edges").split() for walk in root.iter("walk")]
     assert len(walks) > 3 and all(2 <= len(walk) <= 4 for walk in walks)
     _, root = written(RandomDemand(netgenerate(tmp_path / "b.net.xml", *options)), tmp_path / "b")
