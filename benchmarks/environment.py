@@ -10,7 +10,7 @@ The start of SUMO and the end of the episode are left out of both. The streets: 
 - sumo-rl, no info: without these statistics, which our environment has not either (its info has overrides and signal
   states);
 - floors dialect: `greenserve.parallel_env(floors="dialect")` with sumo-rl's reward, which is sumo-rl's simulation to
-  the vehicle (tests/environment/test_sumo_rl_identity.py);
+  the vehicle (tests/environment/test_sumo_rl_constructor.py);
 - floors street: the same with the street's safety rules, so with other yellows and other traffic;
 - floors street, delay: with our default reward;
 - floors dialect, summary: with the episode's summary in its last info, our default, for which SUMO writes its trips.

@@ -5,12 +5,14 @@ there, and ends at the next moment at which a target TL decides, or at the end o
 """
 
 import contextlib
+import csv
 import functools
+import io
 import itertools
 import numbers
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,14 @@ from gymnasium.logger import warn
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city import whole_files
+from city.errors import InputError, first_line
 from controller.sumo.libsumo_connection import SimulationRunning
 from controller.sumo.tripinfo import TABLE_SUFFIXES
-from environment.demand import SAME, demand_of
-from environment.episode_info import agent_info, summary, system_info, totals, write_csv
-from environment.options import Options, completed, select, warn_if_moments_differ, warn_of_tensorflow
+from environment.options import Options, completed, demand_of, select, warn_if_moments_differ, warn_of_tensorflow
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
-from environment.sumo_rl import sumo_options
+from environment.sumo_rl import SAME, sumo_options
 from environment.traffic_signal import TrafficSignal
 from signals.dialects.sumo_rl import DIALECT
 from signals.observation import Observation
@@ -40,11 +41,12 @@ from simulation.scratch_folder import scratch_folder
 from simulation.street_simulation import LIBSUMO, TRACI
 from simulation.target_tls import TargetSimulation, TargetTls
 from simulation.tl_readings import AccumulatedWaiting, TlReadings
-from simulation.trips import read_trips
+from simulation.trips import Trips, read_trips
 
 Info = dict[str, Any]
 ActionSpace = Discrete[Any] | Box
 SUMO_RL = DIALECT.name
+HALTING_MPS = 0.1
 _numbers = itertools.count()
 """Numbers of this process's environments, for the names of CSV files as sumo-rl counts them."""
 
@@ -336,3 +338,58 @@ class Episodes:
         except BaseException:
             self.end_episode()
             raise
+
+
+def system_info(api: Any) -> dict[str, float]:
+    """sumo-rl's figures of all vehicles. `api`: traci's connection, or libsumo."""
+    vehicles = api.vehicle.getIDList()
+    speeds = [api.vehicle.getSpeed(vehicle) for vehicle in vehicles]
+    waiting_s = [api.vehicle.getWaitingTime(vehicle) for vehicle in vehicles]
+    return {
+        "system_total_stopped": sum(speed < HALTING_MPS for speed in speeds),
+        "system_total_waiting_time": sum(waiting_s),
+        "system_mean_waiting_time": float(np.mean(waiting_s)) if vehicles else 0.0,
+        "system_mean_speed": float(np.mean(speeds)) if vehicles else 0.0,
+    }
+
+
+def agent_info(tl: TlReadings) -> dict[str, float]:
+    """sumo-rl's figures of a TL."""
+    return {
+        f"{tl.tl}_stopped": tl.queued(),
+        f"{tl.tl}_accumulated_waiting_time": sum(tl.accumulated_waiting_s()),
+        f"{tl.tl}_average_speed": tl.average_speed(),
+    }
+
+
+def totals(agents: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """sumo-rl's sums over all TLs. `agents`: `agent_info` by TL."""
+    return {
+        f"agents_total_{name}": sum(info[f"{tl}_{name}"] for tl, info in agents.items())
+        for name in ("stopped", "accumulated_waiting_time")
+    }
+
+
+def summary(trips: Trips, overrides: int) -> dict[str, float]:
+    """An episode's trips: means over all vehicles, also those that have not arrived or departed."""
+    return {
+        "episode_delay_s": trips.delay_s,
+        "episode_duration_s": trips.duration_s,
+        "episode_stops": trips.stops,
+        "episode_arrived": trips.finished,
+        "episode_vehicles": trips.total,
+        "episode_overrides": overrides,
+    }
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Write an episode's figures as sumo-rl does. Raises InputError."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out_csv_name: {path.parent}: {first_line(error)}; pass another path") from None
+    whole_files.write(path, text.getvalue())

@@ -12,20 +12,25 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import numpy as np
+
 from city import config
 from city.config import FLOORS, City
 from city.errors import InputError
-from environment.demand import GivenDemand, check_demand
-from environment.sumo_rl import SumoRlKeywords, city_of, differing_options, reward_of, with_our_names
+from environment.sumo_rl import SAME, SumoRlKeywords, city_of, differing_options, reward_of, with_our_names
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.street import DIALECT as STREET
 from simulation import model_files
+from simulation.demand import MAX_SUMO_SEED, Demand, SimulatedDemand, varied
 from simulation.model_files import Versions
 from simulation.street_simulation import TRANSPORTS, street_with_demand
 from simulation.target_tls import TargetTask, select_tls
 
 RENDER_MODES = ("human", "rgb_array")
+VARIED, CITY, _ = DEMANDS = ("varied", "city", SAME)
+GivenDemand = str | Path | SimulatedDemand
+"""One of DEMANDS, a route file, or a demand of the user's own."""
 CALLER = 5
 """Stack level of the caller of `parallel_env` or `env`, from a function that `Episodes` calls."""
 
@@ -218,3 +223,28 @@ def _listed(tls: object, name: str) -> list[str]:
             f'{name}: {wrong[0]!r} is not the name of a TL; pass names, such as ["SA101", "SA102"] or "SA101,SA102"'
         )
     return listed
+
+
+def check_demand(demand: GivenDemand) -> None:
+    """Raise InputError if a demand is neither a name of DEMANDS, nor a file, nor a demand."""
+    if isinstance(demand, str | Path):
+        if demand not in DEMANDS and not Path(demand).is_file():
+            raise InputError(f"demand: {demand}: no such file; pass {', '.join(DEMANDS)}, a route file, or a Demand")
+    elif not callable(getattr(demand, "options", None)):
+        raise InputError(f"demand = {demand!r} must be {', '.join(DEMANDS)}, a route file, or a Demand")
+
+
+def demand_of(demand: GivenDemand, seed: int, episode: int) -> SimulatedDemand:
+    """The demand of an episode since `reset(seed=seed)`.
+
+    `varied`: that of the same episode of a training with this seed. `city` and route files: SUMO's seed is the sum of
+    seed and episode. `same`: the city's, with the seed as SUMO's in every episode, as in sumo-rl. A demand of the
+    user's own is the same in every episode.
+    """
+    if demand == VARIED:
+        return varied(np.random.default_rng([seed, episode]), varies=True)
+    if isinstance(demand, str | Path):
+        sumo_seed = seed if demand == SAME else seed + episode
+        route_file = None if demand in (CITY, SAME) else Path(demand).resolve()
+        return Demand(sumo_seed % MAX_SUMO_SEED, route_file=route_file)
+    return demand

@@ -12,7 +12,6 @@ from typing import Any, TypedDict
 from city import init, network, sumo_files
 from city.config import TL, City, Network
 from city.errors import InputError
-from environment.demand import SAME
 from simulation import rewards
 from simulation.rewards import Reward, RewardPart, SimpleReward
 from simulation.street_simulation import SUMO_GUI
@@ -50,6 +49,8 @@ SumoRlKeywords = TypedDict(  # noqa: UP013 - a table of names
     total=False,
 )
 """sumo-rl's arguments, by its names (docs/coming-from-sumo-rl.md)."""
+SAME = "same"
+"""The city's demand with the seed as SUMO's in every episode, as in sumo-rl."""
 DEFAULTS: Mapping[str, Any] = {
     "floors": "dialect", "demand": SAME, "seconds": 20000, "reward": "diff-waiting-time", "sumo_seed": "random",
     "add_system_info": True, "add_per_agent_info": True, "sumo_warnings": True,

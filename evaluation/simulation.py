@@ -32,10 +32,9 @@ from evaluation.signal_recording import SignalBand, SignalRecording, directions
 from serving.client import Client
 from signals import movement_names
 from signals.simulation_time import round_to_ms
-from simulation.approaches import nearest_approaches, read_net, upstream_lanes
+from simulation.approaches import LostTime, nearest_approaches, read_net, upstream_lanes
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand
-from simulation.lost_time import LostTime
 from simulation.scratch_folder import scratch_folder
 from simulation.street_simulation import SERVED_DEADLINE_S, end_of, simulated
 from simulation.trips import TripMeans, read_trips

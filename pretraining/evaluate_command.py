@@ -23,10 +23,10 @@ from evaluation import results_files
 from evaluation.arms import SERVED, Arm
 from evaluation.arms import parse as parse_arms
 from evaluation.statistics import Interval, geometric, sign_test
-from pretraining import packed_streets, plain_kinds, select_command, street_results
+from pretraining import plain_kinds, select_command, street_results
 from pretraining.select_command import SECONDS
 from pretraining.street_results import MIN_DELAY_S, StreetJob, StreetResult, combined, moves_too_few
-from pretraining.streets import PLAIN, SYNTHETIC, city_of, of_folder, synthetic
+from pretraining.streets import PLAIN, SYNTHETIC, city_of, for_jobs, of_folder, synthetic
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training import flags
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     places = {}
     with executor(args.workers, args.ray) as runner:
         for k, street in enumerate(streets):
-            files = packed_streets.for_jobs(runner, street)
+            files = for_jobs(runner, street)
             for demand, seed in enumerate(range(args.first_seed + k, args.first_seed + k + args.demands)):
                 rate = float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
                 name = street_results.name_of(street, demand)
@@ -228,6 +228,12 @@ def compare(results: Results, candidate: str, arm: str) -> Comparison:
         street: max(own.delay_s, MIN_DELAY_S) / max(other.delay_s, MIN_DELAY_S) for street, (own, other) in both.items()
     }
     better = sum(ratio < 1 for ratio in ratios.values()) + len(arm_ended)
+    gridlocks = tuple(
+        street
+        for street in used
+        for own, other in zip(results[street][candidate], results[street][arm], strict=True)
+        if own is not None and other is not None and moves_too_few(own, other)
+    )
     return Comparison(
         len(used),
         better / max(1, len(used)),
@@ -235,13 +241,7 @@ def compare(results: Results, candidate: str, arm: str) -> Comparison:
         (*(street for street, ratio in ratios.items() if ratio > MAX_WORSE), *ended),
         geometric(list(ratios.values())) if ratios else None,
         max(ratios.values(), default=math.nan),
-        tuple(street for street in used if _has_gridlock(results[street][candidate], results[street][arm])),
+        tuple(dict.fromkeys(gridlocks)),
         ended,
         arm_ended,
     )
-
-
-def _has_gridlock(candidate: Sequence[StreetResult | None], arm: Sequence[StreetResult | None]) -> bool:
-    """True if a candidate has far fewer arrivals than an arm with one of a street's demands."""
-    pairs = zip(candidate, arm, strict=True)
-    return any(own is not None and other is not None and moves_too_few(own, other) for own, other in pairs)

@@ -139,6 +139,16 @@ class Verdict:
             )
         return "; ".join(reasons)
 
+    @property
+    def text(self) -> str:
+        """The verdict in a line."""
+        return (
+            f"{self.name} {'fails' if self.failure else 'passes'} the gate: {self.mean_delay_s:.1f} s in the geometric "
+            f"mean, {self.mean_ratio:.2f} times {REFERENCE}'s; {self.worst_ratio:.2f} times as slow at worst "
+            f"({self.worst_street}); {len(self.gridlocks)} gridlocks; less delay than every baseline on "
+            f"{self.plain_better} of {self.plain_count} plain streets"
+        )
+
 
 def streets(folder: Path, count: int) -> list[GateStreet]:
     """SEEDS simulations of each street; generate the streets, or find an earlier run's. Raises InputError,

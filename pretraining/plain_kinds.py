@@ -25,6 +25,7 @@ from city import config, network
 from city.errors import ProgramFailed
 from city.network import SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
+from pretraining.synthetic import plain_network
 from signals.policy_signals import distinct_greens, running_program
 from signals.safety.conflicts import GREEN
 
@@ -131,7 +132,9 @@ def _write_kind(folder: Path, kind: Kind, all_red_s: int) -> list[Path]:
         street = network.of_sumocfg(scratch / "street.sumocfg")
     flows = _flows(net)
     capacity_vehicles_h = kind.usable_share * _capacity_vehicles_h(net, street, flows, CHANGE_S + all_red_s)
-    files["city.toml"] = _city_toml(street)
+    tls = "".join(f'[tl.{name}]\nsignals = ["{name}"]\ndialect = "street"\n' for name in street.signals)
+    safety = f"[safety]\nmax_red_s = {config.STREET_MAX_RED_S:g}\n"
+    files["city.toml"] = f'[network]\nsumocfg = "street.sumocfg"\n{safety}{tls}'
     paths = []
     for level in LEVELS:
         path = folder / f"{kind.name}-{100 * level:.0f}{f'-all-red-{all_red_s}' if all_red_s else ''}"
@@ -154,11 +157,7 @@ def _network(folder: Path, kind: Kind, all_red_s: int) -> Path:
             f'<connection from="A3-C" to="C-A{to}" fromLane="{lane}" toLane="{lane}" uncontrolled="true"/>\n'
             for to, lane in ((0, 0), (1, 0), (1, 1), (2, 1))
         ]
-    options = []
-    for name, lines in (("node", nodes), ("edge", edges), ("connection", connections)):
-        path = folder / f"plain.{name}.xml"
-        path.write_text(f"<{name}s>\n{''.join(lines)}</{name}s>\n")
-        options += [f"--{name}-files", str(path)]
+    options = plain_network.write_xml(folder, nodes, edges, connections)
     net_file = folder / "street.net.xml"
     command = [
         sumo_program("netconvert"), *NETCONVERT, *options, "--output-file", str(net_file),
@@ -321,9 +320,3 @@ def _signal_capacity(
             of_green[first][incoming] += weight * flows.get((incoming, outgoing), 0.0)
     critical = sum(max(lanes.values(), default=0.0) for lanes in of_green) / SATURATION_VEHICLES_H
     return (1 - len(greens) * change_s / CYCLE_S) / critical
-
-
-def _city_toml(street: StreetNetwork) -> str:
-    tables = "".join(f'[tl.{name}]\nsignals = ["{name}"]\ndialect = "street"\n' for name in street.signals)
-    safety = f"[safety]\nmax_red_s = {config.STREET_MAX_RED_S:g}\n"
-    return f'[network]\nsumocfg = "street.sumocfg"\n{safety}{tables}'

@@ -1,8 +1,12 @@
-"""Many streets instead of one city: their settings, and random demand on them."""
+"""Many streets instead of one city: their settings, random demand on them, and their files as bytes for processes that
+share no folder with this one."""
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +14,15 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from city import config, network
+from city import config, network, sumo_files
 from city.errors import InputError
 from evaluation.policy_models import with_street_dialect
 from pretraining.synthetic.demand import RandomDemand
 from pretraining.synthetic.streets import generate
 from signals.contract import controllable
+from simulation import model_files
 from simulation.demand import MAX_SUMO_SEED
+from simulation.executors import Executor
 
 SYNTHETIC, PLAIN = "synthetic", "plain"
 """Names of generated streets, instead of a folder: random ones, and one of each plain kind."""
@@ -26,7 +32,10 @@ INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06
 MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
 PATH_RED_SHARE = 0.5
 """Share of the streets with an all-red by the junction's size; the others have that of their programs."""
-MAX_KEPT_DEMANDS = 200
+MAX_KEPT_STREETS = 200
+"""Demands, and packed streets, that a process keeps in memory."""
+INPUTS = ("net-file", "additional-files")
+"""Options of a .sumocfg whose files a simulation with random demand reads."""
 MAX_STANDING_S = 60.0
 """SUMO's vehicles may wait for each other for ever, whatever the signals show, where drivers would not: on short roads,
 each at the end of the lane that the other needs, and inside a junction, each before the same exit (eclipse-sumo/sumo,
@@ -63,7 +72,7 @@ class RandomTraffic:
         ]  # fmt: skip
 
 
-_demand_of = functools.lru_cache(MAX_KEPT_DEMANDS)(RandomDemand)
+_demand_of = functools.lru_cache(MAX_KEPT_STREETS)(RandomDemand)
 
 
 def synthetic(folder: Path, seeds: Sequence[int]) -> list[Path]:
@@ -134,3 +143,58 @@ def _drawn(folder: Path) -> config.City:
         for signal in network.of_sumocfg(folder / SUMOCFG).signals
     }
     return config.City(folder / CITY_TOML, config.Network(sumocfg=folder / SUMOCFG), tls=tls, safety=safety)
+
+
+@dataclass(frozen=True)
+class PackedStreet:
+    """The files of a street."""
+
+    name: str
+    """Name of its folder, by which its times are drawn."""
+    archive: bytes
+
+
+StreetFiles = Path | PackedStreet
+"""A street's folder, or its files."""
+
+
+def for_jobs(executor: Executor, folder: Path) -> StreetFiles:
+    """A street as the jobs of an executor need it. Raises InputError."""
+    return pack(folder) if executor.moves_files else folder
+
+
+@functools.lru_cache(MAX_KEPT_STREETS)
+def pack(folder: Path) -> PackedStreet:
+    """The files that a street's SUMOCFG names. Raises InputError if one is missing or outside of the folder."""
+    sumocfg = folder / SUMOCFG
+    files = {SUMOCFG: sumocfg}
+    options = list(INPUTS)
+    if has_own_demand(folder):
+        files[CITY_TOML] = folder / CITY_TOML
+        options.append("route-files")
+    for path in (path for option in options for path in sumo_files.listed_files(sumocfg, option)):
+        # by its name, not where a link leads: files of links are packed
+        place = Path(os.path.normpath(path))
+        if not place.is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{sumocfg}: names {place}, which other machines do not have; copy it into {folder}, or leave --ray out"
+            )
+        files[str(place.relative_to(folder.resolve()))] = path
+    try:
+        return PackedStreet(folder.name, zlib.compress(model_files.pack(files)))
+    except OSError as error:
+        raise InputError(
+            f"{sumocfg}: {error.filename} cannot be read: {error.strerror}; fix its path in the .sumocfg"
+        ) from None
+
+
+@contextlib.contextmanager
+def unpacked(street: StreetFiles) -> Iterator[Path]:
+    """The folder of a street; that of a packed one is temporary."""
+    if isinstance(street, Path):
+        yield street
+        return
+    with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch:
+        folder = Path(scratch) / street.name
+        model_files.unpack(zlib.decompress(street.archive), folder)
+        yield folder

@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from city.errors import InputError
 from city.version import VERSION
-from pretraining import cloning, packed_streets
-from pretraining.street_pool import StreetEpisode, StreetSimulator
-from simulation.executors import executor, in_order
-from simulation.executors.simulator_per_process import SimulatorPerProcess
+from pretraining.street_results import StreetEpisode, StreetSimulator
+from pretraining.streets import for_jobs
+from simulation.executors import SimulatorPerProcess, executor, in_order
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import mean_delay_s
-from training.phase_competition import policy_file
 from training.phase_competition.batch import make_batch
-from training.phase_competition.networks import initial_arrays
-from training.phase_competition.street_learner import StreetLearner
-from training.ppo import Batch
+from training.phase_competition.networks import initial_arrays, policy_path, save_policy
+from training.phase_competition.street_learner import StreetLearner, inputs_of
+from training.ppo import Batch, Tensors, taken
 from training.ppo_config import StreetPpo
 from training.saved_state import Arrays, TrainingState, Values, state_file
 from training.training_log import TrainingLog
@@ -35,6 +34,8 @@ MIN_HEAVY, MAX_HEAVY = 1.2, 1.7
 MIN_LIGHT, MAX_LIGHT = 0.05, 0.5
 """Bounds for episodes of light traffic."""
 CLONING_STEPS, SOFTENING = 250, 0.25
+MEAN_CLONING_STEPS = 10
+"""Last steps of cloning over whose losses the mean is taken."""
 SAVE_EVERY = 5
 """Updates between two saved states."""
 
@@ -67,7 +68,7 @@ class StreetsSettings:
 
     @property
     def policy_file(self) -> Path:
-        return policy_file.path_in(self.out, self.number)
+        return policy_path(self.out, self.number)
 
     @property
     def state(self) -> TrainingState:
@@ -133,14 +134,14 @@ class StreetsTrainer:
                         self._save()
                     self._log.show()
         sharpness = settings.ppo.sharpness(1.0)
-        policy_file.save(settings.policy_file, self._learner.arrays, sharpness, settings.description)
+        save_policy(settings.policy_file, self._learner.arrays, sharpness, settings.description)
         return settings.policy_file
 
     def _clone(self) -> str:
         rng = np.random.default_rng([self._settings.seed, 0, 6])
         episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
         decisions, junctions = self._batch(episodes)
-        loss = cloning.clone(self._learner, decisions, junctions, rng, CLONING_STEPS)
+        loss = clone(self._learner, decisions, junctions, rng, CLONING_STEPS)
         # the last layer, so that the actor explores beyond what it was cloned from
         for variable in self._learner.actor[-2:]:
             variable.assign(variable * SOFTENING)
@@ -192,7 +193,7 @@ class StreetsTrainer:
             factor = float(rng.uniform(*bounds))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
-            street = packed_streets.for_jobs(self._executor, settings.streets[k])
+            street = for_jobs(self._executor, settings.streets[k])
             jobs.append((street, arrays, rate, seed, True, sharpness))
             drawn.append((k, is_usual, factor, rate))
         episodes = []
@@ -233,3 +234,32 @@ def _rate_factor(delay_s: float, factor: float) -> float:
     if delay_s > 45:
         return 0.9
     return 1.12 if delay_s < 25 * factor + 4 else 1.0
+
+
+def clone(learner: StreetLearner, batch: Batch, junctions: Batch, rng: np.random.Generator, steps: int) -> float:
+    """Fit the actor to the actions of a batch, whatever greens were allowed; return the last mean cross-entropy.
+
+    Args:
+        learner: has the actor.
+        batch: the decisions, and the junctions that they share.
+        junctions: as `phase_competition.batch.make_batch` returns them.
+        rng: draws the decisions of each step.
+        steps: of the optimiser.
+    """
+    learner.set_schedules(learner.ppo.learning_rate, sharpness=1.0)
+    actor_optimiser, _ = learner.optimisers
+
+    def step(columns: Tensors, shared: Tensors, indices: tf.Tensor) -> tf.Tensor:
+        decisions = taken(columns, indices)
+        inputs = inputs_of(decisions, shared)
+        with tf.GradientTape() as tape:
+            y = learner.log_p(inputs, inputs.junctions["green_mask"] > 0)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(decisions["action"][0], y))
+        actor_optimiser.step(tape.gradient(loss, learner.actor), tf.ones(1))
+        return loss
+
+    run = tf.function(step, input_signature=[*learner.data_specs, tf.TensorSpec([1, None], tf.int32)])
+    data = learner.tensors([batch], junctions)
+    shape = 1, min(learner.ppo.minibatch, len(batch["target"]))
+    losses = [float(run(*data, rng.integers(0, len(batch["target"]), shape, np.int32))) for _ in range(steps)]
+    return float(np.mean(losses[-MEAN_CLONING_STEPS:]))

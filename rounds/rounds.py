@@ -8,12 +8,23 @@
 
 Files in the rounds' folder: `round_N/group_K` (checkpoints), `round_N/models` (the round's
 new models), `models` (kept models, one version or more of each TL) and `rounds.json` (the decisions).
+
+New models are kept only if they reduce delay at their TLs and in the network. Every comparison is a one-sided paired
+t-test on the same demand. Over all rounds, the probability of at least one wrong rejection is at most FAMILY_LEVEL,
+once for the comparisons of TLs and once for those of arms:
+
+- round k spends 1 / (k (k + 1)) of the level: the shares of any number of rounds, which may grow on resuming, add up to
+  less than 1;
+- within a round the TLs share it by Holm's step-down procedure (Holm 1979), and the two arms equally;
+- the mixture of the better TLs' models is compared on fresh demand, because its TLs were chosen on the first one.
 """
 
+import contextlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,29 +34,40 @@ import numpy as np
 from city import network, whole_files
 from city.config import City
 from city.errors import InputError
+from city.program import print_line
 from evaluation import paired_runs
 from evaluation.arms import FIXED, SERVED, Arm
 from evaluation.paired_runs import PairedRuns
 from evaluation.simulation import EvaluationTask, Outcome, delays_s
+from evaluation.statistics import holm, p_value
 from export import config as export_config
 from export import single_model
 from export.saved_model import publish
-from rounds import selection
-from rounds.group_training import GroupTraining, train_group
-from rounds.selection import BEFORE, MIXED, NEW
 from signals import contract
 from simulation import model_files
 from simulation.demand import varied
 from simulation.executors import Executor
+from simulation.model_files import Versions
+from simulation.model_server import model_server
 from training.episode import TrainingTask
 from training.saved_state import as_json, differing
 from training.settings import Settings
-from training.trainer import common_identity, serialized_contracts
+from training.statistics import NotFinite
+from training.trainer import Trainer, common_identity, serialized_contracts
 
 STATE_FILE = "rounds.json"
 """File of the decisions, in the rounds' folder."""
 ROUND_EVALUATION_SEED = 1_000_037
 """First part of the seeds of the evaluations' demand, so that no training has the same demand."""
+BEFORE, NEW, MIXED = "before", "new", "mixed"
+"""Arms of a round's evaluation: the models kept so far, all new models, and only the better new models."""
+FAMILY_LEVEL = 0.025
+"""One-sided level; a single comparison at this level corresponds to a 95 % interval below 0."""
+CANDIDATE_ARMS = 2
+"""`new` and `mixed`."""
+
+Results = Mapping[str, Sequence[Outcome]]
+"""Arm -> outcomes, in the order of their demand."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +190,10 @@ class Rounds:
         kept = self._kept()
         new = {**kept, **new}
         results = self._evaluate(number, {BEFORE: kept, NEW: new})
-        better = selection.better_tls(results[BEFORE], results[NEW], number)
+        better = better_tls(results[BEFORE], results[NEW], number)
         mixed = {**kept, **{tl: new[tl] for tl in better}}
         fresh = self._evaluate(number, {BEFORE: kept, MIXED: mixed}, fresh=True) if mixed not in (kept, new) else {}
-        chosen = selection.choose(results, fresh, number)
+        chosen = choose(results, fresh, number)
         versions = {BEFORE: kept, NEW: new, MIXED: mixed}[chosen]
         for tl, path in versions.items():
             if path != kept.get(tl):
@@ -244,3 +266,85 @@ class Rounds:
             raise InputError(
                 f"{self._state_file}: the rounds to resume had another {names}; pass the same, or another --out"
             )
+
+
+@dataclass(frozen=True)
+class GroupTraining:
+    """Arguments of `train_group`."""
+
+    name: str
+    """The group's name in messages."""
+    task: TrainingTask
+    """Has no server, because `train_group` starts its own."""
+    settings: Settings
+    """`out` is not used, because results are returned."""
+    models: Versions | bytes
+    """The infer TLs' models, as folders or packed."""
+
+
+@dataclass(frozen=True)
+class TrainedGroup:
+    """The result of a group's training."""
+
+    validation_delay_s: float
+    """Least mean delay on validation demand; inf if the training ended before its first evaluation."""
+    files: bytes
+    """Learning curve and checkpoints, packed; there are no checkpoints before the first evaluation."""
+    reason: str = ""
+    """Reason of an early end; empty if the training was completed."""
+
+
+def train_group(group: GroupTraining) -> TrainedGroup:
+    """Train a group until its last episode or a value that is not finite. Raises InputError, SimulationFailed."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
+        models = group.models
+        if isinstance(models, bytes):
+            models = model_files.unpack_versions(models, folder / "models")
+        server = stack.enter_context(model_server(models))
+        trainer = Trainer(
+            replace(group.task, server=server),
+            replace(group.settings, out=folder / "checkpoints"),
+            report=lambda line: print_line(f"{group.name}: {line}"),
+            shows_bar=False,
+        )
+        reason = ""
+        try:
+            trainer.run(fresh_demands=0)  # the round evaluates all models together
+        except NotFinite as error:
+            reason = str(error)
+        files = {path.name: path for path in (folder / "checkpoints").iterdir() if not path.name.startswith(".")}
+        return TrainedGroup(trainer.best_delay_s, model_files.pack(files), reason)
+
+
+def level_of(number: int) -> float:
+    """The share of FAMILY_LEVEL that a round spends. `number`: of the round, from 1."""
+    return FAMILY_LEVEL / (number * (number + 1))
+
+
+def better_tls(before: Sequence[Outcome], new: Sequence[Outcome], number: int) -> list[str]:
+    """TLs with significantly less delay on their approaches with the new models. `number`: of the round, from 1."""
+    p_values = {
+        tl: p_value([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before])
+        for tl in before[0].delay_by_tl
+    }
+    is_better = holm(list(p_values.values()), level_of(number))
+    return [tl for tl, better in zip(p_values, is_better, strict=True) if better]
+
+
+def choose(results: Results, fresh: Results, number: int) -> str:
+    """The arm with the largest mean reduction of delay among those that are significantly better than `before`, else
+    `before`.
+
+    Args:
+        results: `before` and `new`, on the same demand.
+        fresh: `before` and `mixed`, on demand that did not choose the TLs of `mixed`; empty if there is no mixture.
+        number: of the round, from 1.
+    """
+    reductions_s = {}
+    for arm, outcomes in ((NEW, results), (MIXED, fresh)):
+        if outcomes:
+            candidate, before = (delays_s(outcomes[name]) for name in (arm, BEFORE))
+            if p_value(candidate, before) < level_of(number) / CANDIDATE_ARMS:
+                reductions_s[arm] = float(np.mean(before) - np.mean(candidate))
+    return max(reductions_s, key=lambda arm: reductions_s[arm], default=BEFORE)

@@ -42,8 +42,7 @@ from city.lanes import road_of
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
 from protos import policy_pb2 as pb
-from simulation.approaches import upstream_lanes
-from simulation.lost_time import LostTime
+from simulation.approaches import LostTime, upstream_lanes
 from simulation.tl_readings import AccumulatedWaiting, TlReadings
 
 REWARD_INTERVAL_S = 5.0

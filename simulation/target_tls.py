@@ -23,7 +23,6 @@ from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -106,11 +105,10 @@ class TargetTls:
         # once: they are the same in every episode
         for each in [*self.contracts, *self.served.values()]:
             check_contract_matches_network(each, self.street)
-        parts = task.reward if isinstance(task.reward, tuple) else (task.reward,)
-        self._rewarded = [
-            (part, RewardedTls(part.reward if isinstance(part, RewardPart) else part, self.street, self.contracts))
-            for part in parts
-        ]
+        parts = task.reward
+        if not isinstance(parts, tuple):
+            parts = (RewardPart(parts, 1.0, frozenset(task.target_tls)),)
+        self._rewarded = [(part, RewardedTls(part.reward, self.street, self.contracts)) for part in parts]
 
     @contextlib.contextmanager
     def simulation(
@@ -140,14 +138,12 @@ class TargetTls:
             connection = stack.enter_context(simulated(city, demand, tripinfo, options, folder, transport))
             control = Control([*self.contracts, *self.served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
-            measured = self._rewards(connection, simulation.now) if rewards else None
+            measured = None
+            if rewards:
+                parts = [(part, Rewards(rewarded, connection, simulation.now)) for part, rewarded in self._rewarded]
+                measured = CombinedRewards(parts)
             end_s = end_of(self.street, simulation.now, task.seconds)
             yield TargetSimulation(self.contracts, simulation, measured, end_s)
-
-    def _rewards(self, connection: SumoConnection, now: float) -> Rewards | CombinedRewards:
-        measured = [(part, Rewards(rewarded, connection, now)) for part, rewarded in self._rewarded]
-        parts = [(part, rewards) for part, rewards in measured if isinstance(part, RewardPart)]
-        return CombinedRewards(parts) if parts else measured[0][1]
 
 
 class TargetSimulation:
@@ -157,7 +153,7 @@ class TargetSimulation:
         self,
         contracts: Sequence[pb.PolicyContract],
         simulation: ControlledSimulation,
-        rewards: Rewards | CombinedRewards | None,
+        rewards: CombinedRewards | None,
         end_s: float,
     ) -> None:
         """`contracts`: of the target TLs."""
@@ -179,7 +175,7 @@ class TargetSimulation:
         return self.loop.now >= self.end_s
 
     @property
-    def rewards(self) -> Rewards | CombinedRewards:
+    def rewards(self) -> CombinedRewards:
         assert self._rewards is not None, "the episode is simulated with rewards"
         return self._rewards
 

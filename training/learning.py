@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from training.actor_critics import ActorCritics, ParameterLayout
-from training.phase_competition import policy_file
-from training.phase_competition.networks import StreetLayout, initial_arrays
+from training.phase_competition.networks import StreetLayout, initial_arrays, policy_path, save_policy
 from training.settings import Layers, Settings
 from training.statistics import UpdateStatistics
 from training.transitions import Float32s, RewardScale, Transitions
@@ -163,8 +162,8 @@ class StreetLearning(Learning):
         self, settings: Settings, contracts: Sequence[pb.PolicyContract], arrays: Sequence[Float32s], sharpness: float
     ) -> dict[str, Path]:
         """Write one file for all TLs; return TL -> path. Raises InputError."""
-        path = policy_file.path_in(settings.out, settings.number)
-        policy_file.save(path, arrays, sharpness, {"trained_on": sorted(contract.tl for contract in contracts)})
+        path = policy_path(settings.out, settings.number)
+        save_policy(path, arrays, sharpness, {"trained_on": sorted(contract.tl for contract in contracts)})
         return dict.fromkeys(self._layout.tls, path)
 
 

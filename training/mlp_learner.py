@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from training.actor_critics import MASKED_LOGIT, ParameterLayout
-from training.optimisers import RowAdam
-from training.ppo import Batch, Learner, Tensors, gae
+from training.ppo import Batch, Learner, RowAdam, Tensors, gae
 from training.ppo_config import PpoConfig
 from training.transitions import Float32s, Transitions
 

@@ -3,6 +3,7 @@
     gae            advantages of decisions that last unequally long
     minibatches    the decisions of an epoch in even parts
     clipped_loss   policy loss, value loss, entropy and diagnostics of a minibatch
+    Adam, RowAdam  optimisers with clipped gradients, of networks that learn together and of rows that learn apart
     Learner        the update: epochs of minibatches, each one step of the actors' and of the critics' optimiser
 
 Networks have one or more rows, which learn beside each other and independently.
@@ -16,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from training.optimisers import Adam, RowAdam
 from training.ppo_config import PpoConfig
 from training.statistics import STEP, NotFinite, UpdateStatistics, explained_variance
 from training.transitions import Float32s
@@ -25,6 +25,8 @@ Batch = Mapping[str, NDArray[Any]]
 """A row's decisions, by name [N, ...]: the networks' inputs; action; log_p of it, by the policy that chose it;
 advantage; target of the critic; and value, the critic's estimate then."""
 Tensors = dict[str, tf.Tensor]
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-7
+"""Of Adam (Kingma and Ba 2015): Keras' defaults."""
 
 
 def gae(
@@ -94,6 +96,59 @@ def clipped_loss(
     error = (value - decisions["target"]) ** 2
     is_clipped = tf.cast(tf.abs(ratio - 1) > clip, tf.float32)
     return [tf.reduce_sum(share * term, 1) for term in (-gain, error, -entropy, ratio - 1 - log_ratio, is_clipped)]
+
+
+class Adam(tf.keras.optimizers.Adam):  # type: ignore[misc]
+    """Keras' Adam of variables that learn together: one row."""
+
+    rows = 1
+
+    def __init__(self, trained: list[tf.Variable], max_norm: float) -> None:
+        super().__init__(beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON, global_clipnorm=max_norm)
+        self.build(trained)
+        self.trained = trained
+
+    def step(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> tf.Tensor:
+        """Update if is_active [1] > 0; return the gradients' norm [1] before they are clipped."""
+        if is_active[0] > 0:
+            self.apply(gradients)
+        return tf.linalg.global_norm(gradients)[None]
+
+
+class RowAdam:
+    """Adam of stacked arrays [rows, ...]: gradient norm, moments and step count are each row's own.
+
+    A variable's `constraint` is applied after each step, as by Keras' optimisers.
+    """
+
+    def __init__(self, trained: list[tf.Variable], max_norm: float) -> None:
+        self.trained, self.rows, self._max_norm = trained, trained[0].shape[0], max_norm
+        self.learning_rate = tf.Variable(0.0, trainable=False)
+        self._steps = tf.Variable(tf.zeros(self.rows), trainable=False)
+        self._means, self._squares = ([tf.Variable(0 * v, trainable=False) for v in trained] for _ in range(2))
+        self.variables = [*self._means, *self._squares, self._steps]
+
+    def step(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> tf.Tensor:
+        """Update the rows with is_active [rows] > 0; return the gradients' norms [rows] before they are clipped."""
+        squares = [tf.reduce_sum(tf.reshape(gradient, (tf.shape(gradient)[0], -1)) ** 2, 1) for gradient in gradients]
+        norms = tf.sqrt(tf.add_n(squares))
+        factor = self._max_norm / tf.maximum(norms, self._max_norm)
+        self._steps.assign_add(is_active)
+        count = tf.maximum(self._steps, 1.0)
+        rate = self.learning_rate * tf.sqrt(1 - BETA2**count) / (1 - BETA1**count) * is_active
+        for variable, gradient, m, v in zip(self.trained, gradients, self._means, self._squares, strict=True):
+            clipped, active = gradient * _by_row(factor, gradient), _by_row(is_active, gradient)
+            m.assign_add(active * (1 - BETA1) * (clipped - m))
+            v.assign_add(active * (1 - BETA2) * (clipped**2 - v))
+            variable.assign_sub(_by_row(rate, gradient) * m / (tf.sqrt(v) + EPSILON))
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+        return norms
+
+
+def _by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Reshape one value per row [rows] so that it broadcasts over an array [rows, ...]."""
+    return tf.reshape(values, (-1, *([1] * (len(like.shape) - 1))))
 
 
 class Learner(ABC):

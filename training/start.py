@@ -21,7 +21,7 @@ from serving.contract import CATEGORICAL, Q_VALUES
 from signals import contract as contracts
 from signals.dialects import street as street_dialect
 from training.actor_critics import ACTIVATIONS
-from training.phase_competition import policy_file
+from training.phase_competition.networks import load_policy
 from training.settings import Layers, TrainingStart, sizes_of
 from training.transitions import Float32s
 
@@ -48,7 +48,7 @@ def load(given: str, city: City, tls: Sequence[str]) -> tuple[TrainingStart, str
             match actor:
                 case Actor(steps=(PhaseCompetition() as step,)):
                     is_stored = file.suffix == phase_networks.SUFFIX
-                    arrays = policy_file.load(file) if is_stored else [step.network[name] for name in SHAPES]
+                    arrays = load_policy(file) if is_stored else [step.network[name] for name in SHAPES]
                     shared[tl] = arrays
                 case Actor() if contract.observation.dialect != STREET:
                     layers[tl], activations[tl] = _layers(actor, contract)

@@ -18,16 +18,14 @@ from export import training_record
 from export.locate import find_candidates
 from protos import policy_pb2 as pb
 from simulation.demand import Demand, varied
-from simulation.executors import Executor, executor, in_order
-from simulation.executors.simulator_per_process import SimulatorPerProcess
-from simulation.trips import Trips, mean_delay_s
+from simulation.executors import Executor, SimulatorPerProcess, executor, in_order
+from simulation.trips import TripMeans, Trips, mean_delay_s
 from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
-from training.fresh_evaluation import FreshEvaluation, delay_text
 from training.learning import learning_of
 from training.saved_state import Arrays as SavedArrays
 from training.saved_state import TrainingState, Values, state_file
 from training.settings import Settings
-from training.statistics import UpdateStatistics
+from training.statistics import UpdateStatistics, cell
 from training.training_log import TrainingLog
 from training.transitions import Float32s
 
@@ -36,6 +34,54 @@ VALIDATION_SEED = 1_000_003
 FRESH_SEED = 1_000_039
 """First part of the seeds of the last evaluation's demand, on which nothing was chosen."""
 FRESH_DEMANDS = 5
+
+
+@dataclass(frozen=True)
+class FreshEvaluation:
+    """The written state, and the policy that the training started from, on demand that was not looked at before."""
+
+    demands: Sequence[Demand]
+    trips: Sequence[TripMeans]
+    """By demand, with the trained state: the best or the newest one."""
+    start: Sequence[TripMeans]
+    """By demand, with the policy of --start-from; empty without one."""
+    varies: bool
+    """True if the demands have other vehicles; else they have other drivers alone."""
+    may_keep: bool
+    """True if the start is written unless the trained policy is better."""
+
+    @property
+    def keeps_start(self) -> bool:
+        """True if the start is written: the trained policy is no better."""
+        return self.may_keep and bool(self.start) and not mean_delay_s(self.trips) < mean_delay_s(self.start)
+
+    def text(self) -> str:
+        """The delays in a clause."""
+        count = f"{len(self.trips)} {'fresh demands' if self.varies else 'simulations with fresh drivers'}"
+        text = f"mean delay {delay_text(mean_delay_s(self.trips))} on {count}"
+        if self.start:
+            lower = sum(own.delay_s < other.delay_s for own, other in zip(self.trips, self.start, strict=True))
+            text += (
+                f"; {delay_text(mean_delay_s(self.start))} with the policy of --start-from; the trained one is better "
+                f"on {lower} of {len(self.trips)}"
+            )
+        if self.keeps_start:
+            text += "; the start was kept"
+        return text
+
+    def table(self) -> str:
+        """The delays as CSV, a row for each demand."""
+        rows = ["sumo_seed,scale,vehicles,delay_s,start_delay_s"]
+        starts: Sequence[TripMeans | None] = self.start or [None] * len(self.trips)
+        for demand, own, start in zip(self.demands, self.trips, starts, strict=True):
+            delays_s = [cell(trips.delay_s if trips is not None and trips.total else None) for trips in (own, start)]
+            rows.append(",".join([str(demand.seed), cell(demand.scale), str(own.total), *delays_s]))
+        return "\n".join(rows) + "\n"
+
+
+def delay_text(delay_s: float) -> str:
+    """A mean delay for the user."""
+    return "unknown (no vehicle)" if math.isnan(delay_s) else f"{delay_s:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -132,30 +178,25 @@ class Trainer:
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
         """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as
         `run`."""
-        episodes = self._simulated(self._jobs())
-        if not any(episode.trips.total for episode in episodes) and not self._has_demand():
+        settings = self._settings
+        first = self._update * settings.episodes_per_update
+        jobs = []
+        for number in range(first, first + settings.episodes_per_update):
+            # a generator per episode: a resumed training repeats the same episodes with any number of workers
+            demand = varied(np.random.default_rng([settings.seed, number]), settings.varies)
+            jobs.append((self._arrays(), demand, (settings.seed, number, 1), True, self._sharpness()))
+        episodes = self._simulated(jobs)
+        # a varied demand of few vehicles may have none; then the city's own must have one
+        if not (
+            any(episode.trips.total for episode in episodes)
+            or self._greedy(self._arrays(), [Demand(settings.seed + 1)])[0].total
+        ):
             raise InputError(
                 f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
             )
         statistics = self._learn(episodes)
         self._update += 1
         return episodes, statistics
-
-    def _has_demand(self) -> bool:
-        """True if a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have
-        none."""
-        (episode,) = self._simulated([(self._arrays(), Demand(self._settings.seed + 1), (0,), False)])
-        return episode.trips.total > 0
-
-    def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
-        settings = self._settings
-        first = self._update * settings.episodes_per_update
-        jobs = []
-        for episode in range(first, first + settings.episodes_per_update):
-            # a generator per episode: a resumed training repeats the same episodes with any number of workers
-            demand = varied(np.random.default_rng([settings.seed, episode]), settings.varies)
-            jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True, self._sharpness()))
-        return jobs
 
     def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[Episode]:
         """Simulate episodes; return them in order. `jobs`: arguments of `EpisodeSimulator.run`."""

@@ -59,20 +59,21 @@ class Edge:
 def write(folder: Path, layout: RoadLayout, kind: StreetKind, rng: np.random.Generator) -> list[str]:
     """Write nodes, edges and connections into a folder; return netconvert's options that read them."""
     edges = _edges(layout, kind, rng)
-    nodes = "".join(
+    nodes = [
         f'<node id="{node}" x="{x:.2f}" y="{y:.2f}" '
         f'type="{"traffic_light" if node in layout.signals else "priority"}"/>\n'
         for node, (x, y) in layout.places.items()
-    )
-    texts = {
-        "node": f"<nodes>\n{nodes}</nodes>\n",
-        "edge": f"<edges>\n{''.join(_edge_xml(layout, edge) for edge in edges)}</edges>\n",
-        "connection": f"<connections>\n{_connections_xml(layout, edges, kind, rng)}</connections>\n",
-    }
+    ]
+    connections = _connections_xml(layout, edges, kind, rng)
+    return write_xml(folder, nodes, [_edge_xml(layout, edge) for edge in edges], connections)
+
+
+def write_xml(folder: Path, nodes: Sequence[str], edges: Sequence[str], connections: Sequence[str]) -> list[str]:
+    """Write elements of plain XML into a folder; return netconvert's options that read them."""
     options = []
-    for name, text in texts.items():
+    for name, elements in (("node", nodes), ("edge", edges), ("connection", connections)):
         path = folder / f"plain.{name}.xml"
-        path.write_text(text)
+        path.write_text(f"<{name}s>\n{''.join(elements)}</{name}s>\n")
         options += [f"--{name}-files", str(path)]
     return options
 
@@ -136,7 +137,9 @@ def _edge_xml(layout: RoadLayout, edge: Edge) -> str:
     )
 
 
-def _connections_xml(layout: RoadLayout, edges: Sequence[Edge], kind: StreetKind, rng: np.random.Generator) -> str:
+def _connections_xml(
+    layout: RoadLayout, edges: Sequence[Edge], kind: StreetKind, rng: np.random.Generator
+) -> list[str]:
     """Connections of the approaches whose lanes have uses of their own; netconvert guesses the others'."""
     lines = []
     for edge in edges:
@@ -146,7 +149,7 @@ def _connections_xml(layout: RoadLayout, edges: Sequence[Edge], kind: StreetKind
                 f'<connection from="{edge.id}" to="{to.id}" fromLane="{lane}" toLane="{to_lane}"/>\n'
                 for to, lane, to_lane in _lane_uses(edge, _exits(layout, edge, edges), rng)
             ]
-    return "".join(lines)
+    return lines
 
 
 def _exits(layout: RoadLayout, edge: Edge, edges: Sequence[Edge]) -> list[Edge]:

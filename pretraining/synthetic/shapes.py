@@ -138,9 +138,7 @@ def _grid(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     arms = {side: _arm_m(rng) for side in ("west", "east", "south", "north")}
 
     def add_arm(node: str, dx: float, dy: float, street: str) -> None:
-        end = f"E{len(places)}"
-        places[end] = (places[node][0] + dx, places[node][1] + dy)
-        roads.append(Road(end, node, street=street))
+        _add_end(places, roads, node, (places[node][0] + dx, places[node][1] + dy), street)
 
     names = [[f"J{column}{row}" for row in range(kind.rows)] for column in range(kind.columns)]
     for column, row in np.ndindex(kind.columns, kind.rows):
@@ -172,7 +170,7 @@ def _irregular(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
     gaps = rng.dirichlet(np.full(arms, 2.0)) * (2 * math.pi - arms * MIN_ANGLE) + MIN_ANGLE
     for number, angle in enumerate((first + np.cumsum(gaps)).tolist()):
         if number >= kind.columns - 1:
-            _add_end(places, roads, "J0", angle, rng)
+            _add_end(places, roads, "J0", _ahead(places["J0"], angle, _arm_m(rng)))
             continue
         # arms of two further junctions do not cross: each spreads away from the first one
         neighbour = f"J{number + 1}"
@@ -181,15 +179,15 @@ def _irregular(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
         roads.append(Road("J0", neighbour))
         more = int(rng.integers(2, 4))
         for turn in (np.linspace(-1, 1, more) * rng.uniform(0.7, 1.4)).tolist():
-            _add_end(places, roads, neighbour, angle + turn, rng)
+            _add_end(places, roads, neighbour, _ahead(places[neighbour], angle + turn, _arm_m(rng)))
     return RoadLayout(places, frozenset(node for node in places if node.startswith("J")), tuple(roads))
 
 
-def _add_end(places: dict[str, Point], roads: list[Road], node: str, angle: float, rng: np.random.Generator) -> None:
-    """Add an outer end and the road from it to a node."""
+def _add_end(places: dict[str, Point], roads: list[Road], node: str, place: Point, street: str = "") -> None:
+    """Add an outer end at a place, and the road from it to a node."""
     end = f"E{len(places)}"
-    places[end] = _ahead(places[node], angle, _arm_m(rng))
-    roads.append(Road(end, node))
+    places[end] = place
+    roads.append(Road(end, node, street=street))
 
 
 def _ahead(place: Point, angle: float, distance_m: float) -> Point:
@@ -212,14 +210,14 @@ def _roundabout(kind: StreetKind, rng: np.random.Generator) -> RoadLayout:
         )
         roads.append(Road(f"J{k}", f"J{(k + 1) % kind.columns}", is_one_way=True, is_ring=True, bend=bend))
         if not has_yielding_ring:
-            _add_end(places, roads, f"J{k}", angle, rng)
+            _add_end(places, roads, f"J{k}", _ahead(places[f"J{k}"], angle, _arm_m(rng)))
             continue
         way_m = float(rng.uniform(MIN_RING_WAY_M, MAX_RING_WAY_M))
         places[f"S{k}"] = _ahead(places[f"J{k}"], angle, way_m)
         signals.add(f"S{k}")
         roads.append(Road(f"S{k}", f"J{k}"))
         for turn in (-1.2, 1.2) if rng.random() < 0.5 else (-1.4, 0.0, 1.4):
-            _add_end(places, roads, f"S{k}", angle + turn, rng)
+            _add_end(places, roads, f"S{k}", _ahead(places[f"S{k}"], angle + turn, _arm_m(rng)))
     return RoadLayout(places, frozenset(signals), tuple(roads))
 
 

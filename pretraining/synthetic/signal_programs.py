@@ -167,7 +167,8 @@ def _greens(
         case ProgramKind.UNION:
             return [green for layout in site.layouts for green in layout]
         case ProgramKind.LEFT_ONLY:
-            return _left_only(builder, site.layouts[0])
+            permissive = {green: [k for k, c in enumerate(green) if c == "g"] for green in site.layouts[0]}
+            return [state for green, links in permissive.items() for state in (green, builder.state(links))]
         case ProgramKind.DUAL_RING:
             return _dual_ring(builder, axes, rng)
         case ProgramKind.SPLIT:
@@ -195,13 +196,6 @@ def _alone(builder: _GreenBuilder, approach: SyntheticApproach) -> str:
 
 def _lefts(builder: _GreenBuilder, axis: Sequence[SyntheticApproach]) -> str:
     return builder.state([link for approach in axis for link in approach.left])
-
-
-def _left_only(builder: _GreenBuilder, layout: Sequence[str]) -> list[str]:
-    greens = []
-    for green in layout:
-        greens += [green, builder.state(link for link, c in enumerate(green) if c == "g")]
-    return greens
 
 
 def _dual_ring(

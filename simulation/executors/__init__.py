@@ -2,12 +2,14 @@
 for each."""
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulation.street_simulation import SimulationFailed
 
 T = TypeVar("T")
+Outcome = TypeVar("Outcome", covariant=True)
 
 
 class Executor:
@@ -71,3 +73,37 @@ def reported_exit() -> Iterator[None]:
 def in_order(results: Iterable[tuple[int, T]]) -> list[T]:
     """The results of `run` in the order of their jobs."""
     return [result for _, result in sorted(results, key=lambda item: item[0])]
+
+
+class Simulator(Protocol[Outcome]):
+    """Runs one simulation after another."""
+
+    def run(self, *job: Any) -> Outcome: ...
+
+
+class SimulatorPerProcess(Generic[Outcome]):
+    """A function for executors. Each process makes its simulator for the first job and keeps it for later ones, because
+    reading a street takes seconds."""
+
+    def __init__(self, make: Callable[[], Simulator[Outcome]], local: Simulator[Outcome]) -> None:
+        """`make`: makes the simulator of another process, and can be pickled. `local`: the simulator of this
+        process."""
+        self._make, self._key = make, uuid.uuid4().hex
+        self._local: Simulator[Outcome] | None = local
+
+    def __call__(self, job: tuple[Any, ...]) -> Outcome:
+        """Run one simulation and return its outcome. `job`: the arguments of the simulator's `run`."""
+        simulator = self._local
+        if simulator is None:
+            if self._key not in _simulators:
+                _simulators.clear()
+                _simulators[self._key] = self._make()
+            simulator = _simulators[self._key]
+        return simulator.run(*job)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_make": self._make, "_local": None, "_key": self._key}
+
+
+_simulators: dict[str, Simulator[Any]] = {}
+"""This process's simulator by key, at most one; every job brings a new copy of `SimulatorPerProcess`."""

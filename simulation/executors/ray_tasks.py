@@ -92,23 +92,20 @@ class _Parts:
     def taken_out(self, job: Any) -> tuple[Any, ...]:
         """(the pickled job without its parts, references of the parts)."""
         file, references = io.BytesIO(), []
-        part_of = self._reference
+        put, stored = self._put, self._stored
 
         class Pickler(pickle.Pickler):
             def persistent_id(self, value: Any) -> int | None:
                 size = value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, bytes) else 0
                 if size < MIN_PART_BYTES:
                     return None
-                references.append(part_of(value))
+                if id(value) not in stored:
+                    stored[id(value)] = value, put(value)
+                references.append(stored[id(value)][1])
                 return len(references) - 1
 
         Pickler(file, pickle.HIGHEST_PROTOCOL).dump(job)
         return file.getvalue(), *references
-
-    def _reference(self, value: Any) -> Any:
-        if id(value) not in self._stored:
-            self._stored[id(value)] = value, self._put(value)
-        return self._stored[id(value)][1]
 
 
 def _with_parts(job: bytes, parts: Sequence[Any]) -> Any:

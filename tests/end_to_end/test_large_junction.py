@@ -8,7 +8,7 @@ import pytest
 from city import config, network
 from export import pretrained
 from greenserve.__main__ import main
-from pretraining.junction_policies import JunctionPolicies
+from pretraining.street_results import JunctionPolicies
 from serving.contract import from_saved_model
 from tests.end_to_end.generated_streets import Street, run, write_demand
 from tests.end_to_end.handmade_streets import netconvert_plain

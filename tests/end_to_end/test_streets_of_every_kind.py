@@ -6,7 +6,7 @@ import pytest
 
 from city import config, network
 from export import pretrained
-from pretraining.junction_policies import JunctionPolicies
+from pretraining.street_results import JunctionPolicies
 from tests.end_to_end import handmade_streets
 from tests.end_to_end.generated_streets import LongestQueue, RandomChoice, generate, run
 

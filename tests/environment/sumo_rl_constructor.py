@@ -64,12 +64,22 @@ CASES = {
     "parallel": GRID,
     "by signal": {**GRID, "num_seconds": 150, "reward_fn": {"0": "queue", "1": brake, "*": "average-speed"}},
     "dictionaries": {**GRID, "num_seconds": 100, "single_agent": False},
+    "cologne8": {
+        "files": ("cologne8.net.xml", "cologne8.rou.xml"), "begin_time": 25200, "num_seconds": 600, "sumo_seed": 42,
+        "reward_fn": "pressure",
+    },
+    "ingolstadt7": {
+        "files": ("ingolstadt7.net.xml", "ingolstadt7.rou.xml"), "begin_time": 57600, "num_seconds": 600,
+        "sumo_seed": 42, "reward_fn": "queue", "transport": "traci",
+    },
     "without figures": {**GRID, "num_seconds": 50, "add_system_info": False, "add_per_agent_info": False},
-}
+}  # fmt: skip
 
 
 def main(package, case, folder):
     arguments = dict(CASES[case])
+    if package == "sumo_rl":
+        arguments.pop("transport", None)
     arguments["net_file"], arguments["route_file"] = nets(arguments.pop("files"))
     arguments["out_csv_name"] = f"{folder}/{package}/figures"
     if isinstance(arguments.get("reward_fn"), dict):

@@ -11,7 +11,6 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
 import libsumo
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ import greenserve
 from city import config, network
 from city.errors import InputError
 from controller.sumo.programs import sumo_program
-from environment.demand import demand_of
+from environment.options import demand_of
 from environment.street_image import StreetImage
 from serving.client import Client
 from serving.embedded.config import ServerConfig
@@ -38,26 +37,18 @@ from training.episode import EpisodeSimulator, TrainingTask
 TARGETS = ["SA101", "SA103"]
 
 
-def test_observations_lie_in_named_and_bounded_spaces(parallel):
-    env = parallel(seconds=200)
-    assert_observations_lie_in_their_spaces(env)
-    for tl in env.possible_agents:
-        names, space = env.feature_names(tl), env.observation_space(tl)
-        assert len(set(names)) == len(names) == space.shape[0] and space.is_bounded()
-    assert env.feature_names("SA101")[3:6] == ["phase[A0:3]", "min_green[A0]", "density[A1A0.70.00_0]"]
-
-
-def test_street_dialects_observations_lie_in_their_space(parallel, grid_city):
-    tls = {tl: config.TL(grid_city.tls[tl].signals, "street", tl) for tl in ("SA101", "SA105")}
-    steps = assert_observations_lie_in_their_spaces(parallel(city=replace(grid_city, tls=tls), seconds=300))
+def test_observations_lie_in_named_and_bounded_spaces(parallel, grid_city):
+    of_street = {tl: config.TL(grid_city.tls[tl].signals, "street", tl) for tl in ("SA101", "SA105")}
+    for city in (grid_city, replace(grid_city, tls=of_street)):
+        env = parallel(city=city, seconds=200)
+        steps = play(env)
+        for tl in env.possible_agents:
+            space, names = env.observation_space(tl), env.feature_names(tl)
+            assert all(space.contains(observations[tl]) for observations, _, _ in steps)
+            assert len(set(names)) == len(names) == space.shape[0] and (space.is_bounded() or city is not grid_city)
+        if city is grid_city:
+            assert env.feature_names("SA101")[3:6] == ["phase[A0:3]", "min_green[A0]", "density[A1A0.70.00_0]"]
     assert max(observations["SA101"].max() for observations, _, _ in steps) > 1
-
-
-def assert_observations_lie_in_their_spaces(env):
-    steps = play(env)
-    for observations, _, _ in steps:
-        assert all(env.observation_space(tl).contains(observation) for tl, observation in observations.items())
-    return steps
 
 
 @pytest.mark.parametrize(
@@ -142,17 +133,6 @@ def test_reward_may_be_a_function_of_the_readings(parallel):
     steps = play(parallel(["SA101"], seconds=100, reward=worst_queue), lambda observations: {"SA101": 0})
     assert seen == [("SA101", 5.0 * k, 5.0) for k in range(1, 21)]
     assert min(rewards["SA101"] for _, rewards, _ in steps[1:]) < 0
-
-
-def test_function_without_a_number_ends_the_episode_with_its_name(parallel):
-    def nothing(tl):
-        return None
-
-    env = parallel(["SA101"], seconds=100, reward=nothing)
-    env.reset(seed=1)
-    with pytest.raises(Exception, match="reward: nothing gave None for SA101, not a number"):
-        env.step({"SA101": 0})
-    assert not libsumo.isLoaded()
 
 
 def test_info_has_overrides_and_permitted_states(parallel, grid_city):
@@ -322,14 +302,6 @@ def test_last_info_has_the_summary_of_the_trips(transport, parallel, tmp_path, g
     assert trips.total > trips.finished > 0 and trips.delay_s > 0 and overrides
 
 
-def test_gymnasiums_statistics_have_the_summary(single):
-    env = gymnasium.wrappers.RecordEpisodeStatistics(single("SA101", seconds=60))
-    env.reset(seed=1)
-    while not (step := env.step(0))[3]:
-        pass
-    assert step[4]["episode"]["l"] == 12 and step[4]["episode_delay_s"] >= 0 and step[4]["episode_vehicles"] > 0
-
-
 @pytest.mark.parametrize("has_file", [False, True])
 def test_an_episode_without_a_summary_writes_trips_only_if_they_are_asked_for(single, has_file, tmp_path):
     env = single("SA101", seconds=60, episode_summary=False, tripinfo=tmp_path / "x.xml" if has_file else None)
@@ -354,39 +326,43 @@ def test_stable_baselines3s_monitor_has_the_summary(single, tmp_path):
 def test_figures_of_sumo_rl_and_its_csv_files_are_written_with_a_city_too(parallel, tmp_path):
     options = {"add_system_info": True, "add_per_agent_info": True, "out_csv_name": str(tmp_path / "out" / "x")}
     env = parallel(["SA101", "SA103"], seconds=100, **options)
-    for _ in range(2):
-        steps = play(env)
-    last = steps[-1][2]["SA103"]
-    assert (
-        last["SA103_stopped"] >= 0
-        and last["agents_total_stopped"] >= last["SA103_stopped"]
-        and "SA101_stopped" not in last
-    )
+    play(env)
+    *_, (_, _, infos) = steps = play(env)
+    last = infos["SA103"]
+    assert last["agents_total_stopped"] >= last["SA103_stopped"] >= 0 and "SA101_stopped" not in last
     first, second = sorted((tmp_path / "out").glob("x_conn*_ep*.csv"))
     lines = second.read_text().splitlines()
     assert first.name.endswith("_ep1.csv") and len(lines) == 1 + len(steps)
     assert lines[0].startswith("step,system_total_stopped,") and lines[-1].startswith("100.0,")
 
 
-def test_options_in_which_a_simulation_is_not_sumo_rls_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new", "floors", "differing"),
+    [
+        ("", "", None, None),
+        ("", "", "dialect", "waiting-time-memory 100 (sumo-rl 1000)"),
+        (
+            'port value="-1"',
+            'port value="300"',
+            "dialect",
+            "time-to-teleport 300 (sumo-rl -1), waiting-time-memory 100",
+        ),
+        ("</processing>", '<waiting-time-memory value="1000"/></processing>', "dialect", None),
+    ],
+)
+def test_options_in_which_a_simulation_is_not_sumo_rls_are_named(old, new, floors, differing, tmp_path):
     for path in GRID.glob("*.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
+    sumocfg = tmp_path / "grid.sumocfg"
+    sumocfg.write_text(sumocfg.read_text().replace(old, new) if old else sumocfg.read_text())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        greenserve.env(tmp_path / "city.toml", "SA101").close()
-        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
-        sumocfg = tmp_path / "grid.sumocfg"
-        text = sumocfg.read_text()
-        assert '<time-to-teleport value="-1"/>' in text
-        sumocfg.write_text(text.replace('value="-1"', 'value="300"'))
-        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
-        options = '<waiting-time-memory value="1000"/>'
-        sumocfg.write_text(text.replace("</processing>", f"{options}</processing>"))
-        greenserve.env(tmp_path / "city.toml", "SA101", floors="dialect").close()
-    first, second = [w for w in caught if w.category is UserWarning]
-    assert "differs from sumo-rl's in waiting-time-memory 100 (sumo-rl 1000); set these" in str(first.message)
-    assert "in time-to-teleport 300 (sumo-rl -1), waiting-time-memory 100" in str(second.message)
-    assert first.filename == __file__, "the user's line"
+        greenserve.env(tmp_path / "city.toml", "SA101", floors=floors).close()
+    found = [warning for warning in caught if warning.category is UserWarning]
+    assert len(found) == (differing is not None)
+    for warning in found:
+        assert f"differs from sumo-rl's in {differing}" in str(warning.message)
+        assert warning.filename == __file__, "the user's line"
 
 
 @pytest.mark.parametrize("dialect", ["sumo-rl", "street"])

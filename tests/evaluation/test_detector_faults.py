@@ -16,7 +16,7 @@ from evaluation.arms import parse, with_faults
 from evaluation.detector_faults import FaultRates, FaultyDetectors
 from evaluation.simulation import ArmSimulator, EvaluationTask
 from export import pretrained
-from pretraining.junction_policies import JunctionPolicies
+from pretraining.street_results import JunctionPolicies
 from signals import contract
 from simulation.demand import Demand
 from tests.conftest import GRID

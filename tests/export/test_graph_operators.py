@@ -14,9 +14,9 @@ FILES = sorted(
     [
         *(ROOT / "export" / "actors").glob("*.py"),
         *(path for name in ("graphs", "fleets", "saved_model") for path in (ROOT / "export" / name).glob("*.py")),
-        *(ROOT / "training" / name for name in ("ppo.py", "mlp_learner.py", "optimisers.py", "checkpoints.py")),
+        *(ROOT / "training" / name for name in ("ppo.py", "mlp_learner.py", "checkpoints.py")),
         ROOT / "training" / "phase_competition" / "street_learner.py",
-        ROOT / "pretraining" / "cloning.py",
+        ROOT / "pretraining" / "streets_trainer.py",
         ROOT / "export" / "quiet.py",
     ]
 )

@@ -1,16 +1,17 @@
-"""Plain kinds of signals: each builds, can be controlled, and has demand at the stated share of its capacity."""
+"""Plain kinds of signals: each builds, can be controlled, and has demand at the stated share of its capacity; the
+shipped policy on some of them."""
 
 import subprocess
 import xml.etree.ElementTree as ET
-from collections import defaultdict
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
 from city import network
 from controller.sumo.programs import sumo_program
-from evaluation.arms import ACTUATED, Arm
-from pretraining import plain_kinds
+from evaluation.arms import ACTUATED, Arm, parse
+from pretraining import gate, plain_kinds
 from pretraining.plain_kinds import ALL_REDS_S, END_S, KINDS, LEVELS
 from pretraining.street_results import StreetJob, run_job
 from pretraining.streets import SUMOCFG, city_of, has_own_demand
@@ -18,7 +19,10 @@ from signals.policy_signals import distinct_greens, running_program
 from signals.safety.safety_times import program_times
 
 BY_NAME = {kind.name: kind for kind in KINDS}
-FAST = ("lanes-1", "split-lanes-1", "legs-2-footway", "legs-5-lanes-1", "pocket-10", "arrows-shared-lane", "ramp")
+SHIPPED = (
+    "lanes-1", "lanes-3", "legs-5-lanes-1", "arrows-shared-lane", "pocket-60-lagging", "split-lanes-2", "one-way-grid",
+)  # fmt: skip
+"""Kinds on which the shipped policy is compared."""
 EMPTYING_S = 120.0
 """Time after the last departure in which a signal below capacity empties."""
 
@@ -91,17 +95,15 @@ def test_programs_have_their_lefts_where_their_names_say(folder):
     assert letters("split-lanes-1") == [{"G", "r"}] * 4 and letters("lanes-1") == [through] * 2
 
 
-def test_lefts_have_a_lane_of_their_own_only_if_the_kind_says_so(folder):
-    def lanes_of_lefts(name):
-        signal = signals(written(folder, name))["C"]
-        turns = defaultdict(set)
-        for k, pairs in enumerate(signal.links):
-            for lane, _ in pairs:
-                turns[lane].add(k)
-        return min(len(own) for own in turns.values())
-
-    assert lanes_of_lefts("arrows-own-lanes") == lanes_of_lefts("pocket-60-lagging") == 1
-    assert lanes_of_lefts("arrows-shared-lane") == lanes_of_lefts("lagging-shared-lane") == 3
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("arrows-own-lanes", 1), ("pocket-60-lagging", 1), ("arrows-shared-lane", 3), ("lagging-shared-lane", 3)],
+)
+def test_lefts_have_a_lane_of_their_own_only_if_the_kind_says_so(name, count, folder):
+    turns = Counter()
+    for pairs in signals(written(folder, name))["C"].links:
+        turns.update({lane for lane, _ in pairs})
+    assert min(turns.values()) == count
 
 
 def test_demand_is_in_proportion_to_the_level_and_less_with_an_all_red(folder):
@@ -123,9 +125,7 @@ def test_people_cross_the_road_of_the_footway(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in BY_NAME]
-)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_actuated_control_serves_a_demand_of_60_percent_of_capacity(name, folder):
     for all_red_s in ALL_REDS_S:
         street = written(folder, name, all_red_s=all_red_s)
@@ -140,3 +140,14 @@ def test_more_than_the_capacity_is_not_served(name, folder, monkeypatch):
     street = written(folder, name, level=1.4)
     result = run_job(StreetJob("", street, 1, None, END_S + EMPTYING_S, Arm(ACTUATED, ACTUATED)))
     assert result.finished < 0.95 * result.total or result.delay_s > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_policy_is_as_good_as_the_best_baseline_below_capacity(name, folder):
+    delays = {}
+    for arm in parse("pretrained,fixed,actuated,max-pressure,greedy"):
+        results = [run_job(StreetJob(name, written(folder, name), seed, None, 1200.0, arm)) for seed in (1001, 1002)]
+        delays[arm.name] = sum(r.delay_s * r.total for r in results) / sum(r.total for r in results) + gate.EXTRA_S
+    shipped = delays.pop("pretrained")
+    assert shipped <= 1.1 * min(delays.values()), delays

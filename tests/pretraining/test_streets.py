@@ -1,5 +1,5 @@
-"""Many streets as cities: times drawn by a street's name, the max red that `city init` writes, and streets that are
-left out."""
+"""Many streets as cities: times drawn by a street's name, the max red that `city init` writes, streets that are left
+out, and their files for processes that share no folder."""
 
 import shutil
 import xml.etree.ElementTree as ET
@@ -9,17 +9,22 @@ import pytest
 
 from city import config
 from city.errors import InputError
+from evaluation.arms import FIXED, Arm
 from greenserve.__main__ import main
-from pretraining.streets import INTERVALS_S, MIN_GREENS_S, SUMOCFG, city_of, of_folder
-from pretraining.synthetic import streets
+from pretraining import plain_kinds, streets
+from pretraining.street_results import StreetJob, StreetSimulator, run_job
+from pretraining.streets import INTERVALS_S, MIN_GREENS_S, SUMOCFG, city_of, of_folder, pack, unpacked
+from pretraining.synthetic.streets import generate
+from simulation.executors import ThisProcess, in_order
+from simulation.executors.processes import Processes
 
-SEED, SEED_WITH_CROSSINGS = 0, 1
+SEED, SEED_WITH_CROSSINGS, SEED_WITH_OWN_PROGRAMS = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streets")
-    streets.generate(folder, SEED)
+    generate(folder, SEED)
     return folder
 
 
@@ -42,7 +47,7 @@ def test_streets_have_all_intervals_and_min_greens_and_the_same_times_again(stre
 
 @pytest.mark.parametrize("seed", [SEED, SEED_WITH_CROSSINGS])
 def test_a_street_has_the_max_red_that_city_init_writes(seed, folder, tmp_path):
-    street, city = streets.generate(folder, seed), tmp_path / "city.toml"
+    street, city = generate(folder, seed), tmp_path / "city.toml"
     assert main(["city", "init", "--sumocfg", str(street / SUMOCFG), "--dialect", "street", "--out", str(city)]) == 0
     assert city_of(street).safety.max_red_s == config.load(city).safety.max_red_s == 300
 
@@ -86,3 +91,63 @@ def _show_always(net_file, state):
         for phase in others:
             logic.remove(phase)
     tree.write(net_file)
+
+
+def test_a_packed_street_has_the_name_and_the_input_of_its_folder(street, tmp_path):
+    street = shutil.copytree(street, tmp_path / "street")
+    (street / "fcd.xml").write_text("an output")
+    with unpacked(pack(street)) as folder:
+        assert folder.name == street.name and folder != street
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in street.iterdir() if path.name != "fcd.xml"}
+    assert not folder.parent.exists()
+
+
+def test_a_simulation_of_a_packed_street_is_the_same(street):
+    job = ([], 200.0, 7, False, 1.0)
+    whole, packed = (StreetSimulator(60.0).run(place, *job) for place in (street, pack(street)))
+    assert whole.trips.total > 0 and packed.trips == whole.trips
+
+
+def test_a_packed_street_with_a_city_keeps_its_own_demand(tmp_path):
+    street = plain_kinds.write(tmp_path, plain_kinds.KINDS[:1])[1]
+    packed = pack(street)
+    results = [run_job(StreetJob("", place, 3, None, 100.0, Arm(FIXED, FIXED))) for place in (street, packed)]
+    assert results[0] == results[1] and results[0].total > 10
+
+
+def test_jobs_have_folders_where_processes_share_them(street):
+    assert streets.for_jobs(ThisProcess(), street) == street
+    with Processes(1) as processes:
+        processes.moves_files = True
+        jobs = [streets.for_jobs(processes, street)]
+        assert in_order(processes.run(network_bytes, jobs)) == [(street / "street.net.xml").read_bytes()]
+
+
+def network_bytes(street):
+    with unpacked(street) as folder:
+        return (folder / "street.net.xml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "street.net.xml",
+            "../street.net.xml",
+            "names .*/street.net.xml, which other machines do not have; copy it into",
+        ),
+        (
+            "programs.add.xml",
+            "missing.add.xml",
+            r"missing.add.xml cannot be read: No such file or directory; fix its path",
+        ),
+    ],
+)
+def test_files_that_cannot_be_packed_are_one_line(folder, tmp_path, old, new, reason):
+    street = shutil.copytree(generate(folder, SEED_WITH_OWN_PROGRAMS), tmp_path / "street")
+    sumocfg = street / SUMOCFG
+    sumocfg.write_text(sumocfg.read_text().replace(old, new))
+    (tmp_path / "street.net.xml").touch()
+    with pytest.raises(InputError, match=reason):
+        pack(street)

@@ -11,14 +11,16 @@ from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from pretraining import streets_trainer as trainer
 from pretraining import train_command as command
-from pretraining.street_pool import StreetEpisode, StreetSimulator
+from pretraining.street_results import StreetEpisode
 from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
 from pretraining.synthetic.streets import generate
+from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
 from tests.error_lines import refused
 from training.ppo_config import StreetPpo
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
+TRIPS = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +44,6 @@ def trained(streets, out, **changes):
     lines = []
     path = StreetsTrainer(settings(streets, out, **changes), lines.append).run()
     return phase_networks.load(path)[0], lines
-
-
-@pytest.mark.slow
-def test_a_training_clones_the_heuristic_and_learns(streets, tmp_path):
-    arrays, lines = trained(streets, tmp_path, updates=1)
-    assert lines[0].startswith("cloned ") and lines[-1].startswith("update 1 of 1")
-    assert all(np.isfinite(array).all() for array in arrays.values())
-    assert len(list(csv.DictReader((tmp_path / "trial_1_curve.csv").open()))) == 1
 
 
 def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp_path):
@@ -77,18 +71,14 @@ def whole(streets, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_training_is_the_same_again_and_with_two_workers(whole, streets, tmp_path):
-    _, first, lines = whole
-    again, _ = trained(streets, tmp_path, workers=2)
-    for name, array in first.items():
-        np.testing.assert_array_equal(array, again[name])
+def test_a_training_clones_and_learns_the_same_with_two_workers_and_another_with_another_seed(whole, streets, tmp_path):
+    folder, first, lines = whole
     assert lines[0].startswith("cloned ") and lines[-1].startswith("update 2 of 2")
-
-
-@pytest.mark.slow
-def test_another_seed_trains_another_policy(whole, streets, tmp_path):
-    other, _ = trained(streets, tmp_path, seed=2)
-    assert not np.array_equal(whole[1]["lane_kernel_1"], other["lane_kernel_1"])
+    assert len(list(csv.DictReader((folder / "trial_1_curve.csv").open()))) == 2
+    assert all(np.isfinite(array).all() for array in first.values())
+    again, other = trained(streets, tmp_path / "a", workers=2)[0], trained(streets, tmp_path / "b", seed=2)[0]
+    np.testing.assert_equal(again, first)
+    assert not np.array_equal(first["lane_kernel_1"], other["lane_kernel_1"])
 
 
 @pytest.mark.slow
@@ -107,10 +97,8 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(whole, streets, tmp_p
         cut.run()
     resumed, _ = trained(streets, tmp_path, resume=True)
     folder, arrays, _ = whole
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, resumed[name])
-    curves = [list(csv.DictReader((out / "trial_1_curve.csv").open())) for out in (folder, tmp_path)]
-    assert curves[0] == curves[1]
+    np.testing.assert_equal(resumed, arrays)
+    assert (folder / "trial_1_curve.csv").read_bytes() == (tmp_path / "trial_1_curve.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -127,17 +115,15 @@ def test_a_training_resumes_with_the_same_flags_and_version_only(change, message
         StreetsTrainer(settings(streets, tmp_path, resume=True, **change), lambda line: None)
 
 
-def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
-    broken = tmp_path / "streets" / "street_9"
-    broken.mkdir(parents=True)
-    for path in streets[0].iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
-    simulator = StreetSimulator(60.0)
-    simulator._simulator(broken)
-    (broken / "street.net.xml").write_text("<net/>")
-    lines = []
-    with pytest.raises(Exception, match="SUMO"):
-        StreetsTrainer(settings([broken], tmp_path / "out"), lines.append).run()
+def test_an_episode_that_sumo_ends_early_is_left_out_of_an_update(streets, tmp_path, monkeypatch):
+    lines, outcomes = [], ["it crashed", StreetEpisode((), (), TRIPS)]
+    own = StreetsTrainer(settings(streets, tmp_path), lines.append)
+    monkeypatch.setattr(own._executor, "run", lambda simulate, jobs: enumerate(outcomes))
+    assert own._episodes(np.random.default_rng(0), 2, [])[0] == outcomes[1:]
+    assert lines == ["left out an episode: it crashed"]
+    outcomes[1] = outcomes[0]
+    with pytest.raises(SimulationFailed, match="SUMO has ended every episode of an update early"):
+        own._episodes(np.random.default_rng(0), 2, [])
 
 
 def test_the_defaults_of_a_training_are_those_that_its_page_states(tmp_path, monkeypatch):
@@ -201,9 +187,8 @@ def test_only_usual_demands_adapt_the_rate_of_a_street(shares, bounds, streets, 
     heavy, light = shares
     moves = heavy + light == 0
     prepared = StreetsTrainer(settings(streets[:1], tmp_path, heavy=heavy, light=light), lambda line: None)
-    trips = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
     monkeypatch.setattr(
-        prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs)
+        prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), TRIPS) for _ in jobs)
     )
     prepared._episodes(np.random.default_rng(0), 1, [])
     assert (prepared._rates[0] < trainer.FIRST_VEHICLES_PER_LANE_H) is moves

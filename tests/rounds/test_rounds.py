@@ -17,10 +17,8 @@ from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main as greenserve
 from rounds import rounds as rounds_module
-from rounds import selection
 from rounds.__main__ import LOCK_FILE, main
-from rounds.group_training import GroupTraining, TrainedGroup, train_group
-from rounds.rounds import Rounds, RoundsConfig
+from rounds.rounds import GroupTraining, Rounds, RoundsConfig, TrainedGroup, train_group
 from simulation import model_files
 from simulation.executors import ThisProcess
 from tests.conftest import GRID
@@ -28,7 +26,7 @@ from tests.error_lines import assert_refused as refused
 from tests.evaluation.outcomes import ZERO
 from training.episode import TrainingTask
 from training.learning import Learning
-from training.phase_competition import policy_file
+from training.phase_competition.networks import load_policy
 from training.settings import Settings, TrainingStart
 from training.statistics import NotFinite
 
@@ -49,7 +47,7 @@ def outcomes(delays, **by_tl):
 def test_new_model_is_better_if_its_whole_interval_is():
     before = outcomes([9, 9, 9], A=[5, 6, 7], B=[5, 6, 7], C=[5, 6, 7])
     new = outcomes([9, 9, 9], A=[3, 4, 5.1], B=[1, 9, 2], C=[6, 7, 8])
-    assert selection.better_tls(before, new, 1) == ["A"], "B only by chance, C is worse"
+    assert rounds_module.better_tls(before, new, 1) == ["A"], "B only by chance, C is worse"
 
 
 def test_tls_that_are_better_by_chance_alone_are_rare():
@@ -59,28 +57,26 @@ def test_tls_that_are_better_by_chance_alone_are_rare():
     for _ in range(30):
         for number, (before, new) in enumerate(rng.normal(10, 1, (5, 2, 16, 10)), 1):
             arms = ({f"T{tl}": values.tolist() for tl, values in enumerate(arm)} for arm in (before, new))
-            wrong += bool(selection.better_tls(*(outcomes([9] * 10, **by_tl) for by_tl in arms), number))
+            wrong += bool(rounds_module.better_tls(*(outcomes([9] * 10, **by_tl) for by_tl in arms), number))
             single += sum(statistics.p_value(a, b) < 0.025 for a, b in zip(new, before, strict=True))
     assert wrong <= 2 and single > 45, "uncorrected, two TLs of a run"
 
 
 def test_levels_of_any_number_of_rounds_add_up_to_the_family_level():
     """`--resume` may raise `--rounds`: a round's level must not depend on how many were planned."""
-    levels = [selection.level_of(number) for number in range(1, 1001)]
-    assert sum(levels) == pytest.approx(selection.FAMILY_LEVEL, rel=2e-3) and sum(levels) < selection.FAMILY_LEVEL
-    assert selection.better_tls(outcomes([9] * 3, A=[5, 6, 7.0]), outcomes([9] * 3, A=[3, 4, 5.5]), 1) == ["A"]
-    assert selection.better_tls(outcomes([9] * 3, A=[5, 6, 7.0]), outcomes([9] * 3, A=[3, 4, 5.5]), 9) == []
+    levels = [rounds_module.level_of(number) for number in range(1, 1001)]
+    assert (
+        sum(levels) == pytest.approx(rounds_module.FAMILY_LEVEL, rel=2e-3) and sum(levels) < rounds_module.FAMILY_LEVEL
+    )
+    assert rounds_module.better_tls(outcomes([9] * 3, A=[5, 6, 7.0]), outcomes([9] * 3, A=[3, 4, 5.5]), 1) == ["A"]
+    assert rounds_module.better_tls(outcomes([9] * 3, A=[5, 6, 7.0]), outcomes([9] * 3, A=[3, 4, 5.5]), 9) == []
 
 
-def test_holm_rejects_step_by_step():
+def test_holm_rejects_step_by_step_and_equal_differences_are_certain():
     assert statistics.holm([0.02, 0.001, 0.5], 0.05) == [True, True, False]
     assert statistics.holm([0.03, 0.03, 0.03], 0.05) == [False] * 3
     assert statistics.holm([], 0.05) == []
-
-
-@pytest.mark.parametrize(("candidate", "expected"), [([1, 1, 1], 0.0), ([2, 2, 2], 1.0), ([3, 3, 3], 1.0)])
-def test_equal_differences_are_certain(candidate, expected):
-    assert statistics.p_value(candidate, [2, 2, 2]) == expected
+    assert [statistics.p_value([delay_s] * 3, [2, 2, 2]) for delay_s in (1, 2, 3)] == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,7 @@ def test_what_is_kept_is_better_than_before_by_the_interval(new, mixed, chosen):
     results = {"before": outcomes([30, 31, 32.1]), "new": outcomes(new)}
     # the fresh demand has more delay in both arms
     fresh = {"before": outcomes([40, 41, 42.1]), "mixed": outcomes([delay + 10 for delay in mixed])} if mixed else {}
-    assert selection.choose(results, fresh, 1) == chosen
+    assert rounds_module.choose(results, fresh, 1) == chosen
 
 
 class SampleCheckpoints(ThisProcess):
@@ -118,9 +114,8 @@ class SampleCheckpoints(ThisProcess):
 
 def plan(out, rounds=1, seconds=450.0, seeds=3):
     city = config.load(GRID / "city.toml")
-    return RoundsConfig(
-        city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds
-    )
+    task, settings = TrainingTask(city, (), seconds=seconds), Settings(out, varies=False)
+    return RoundsConfig(city, GROUPS, rounds, task, settings, seeds)
 
 
 def rounds(config, executor=None, resume=False, report=print):
@@ -132,7 +127,7 @@ def first_round(tmp_path_factory):
     """(folder, executor, kept versions, lines) of a round whose models are better than fixed plans."""
     out, executor, lines = tmp_path_factory.mktemp("rounds"), SampleCheckpoints(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "FAMILY_LEVEL", REACHABLE_LEVEL)
+        patch.setattr(rounds_module, "FAMILY_LEVEL", REACHABLE_LEVEL)
         kept = rounds(plan(out), executor, report=lines.append).run()
     return out, executor, kept, lines
 
@@ -140,8 +135,7 @@ def first_round(tmp_path_factory):
 def test_models_that_are_better_are_kept_under_the_rounds_number(first_round):
     out, _, kept, lines = first_round
     (decision,) = json.loads((out / "rounds.json").read_text())["rounds"]
-    fresh_s = decision["mean_delay_on_fresh_demand_s"]
-    validated_s = decision["mean_delay_s"]
+    fresh_s, validated_s = decision["mean_delay_on_fresh_demand_s"], decision["mean_delay_s"]
     reduced_s = {"new": validated_s["before"] - validated_s["new"], "mixed": fresh_s["before"] - fresh_s["mixed"]}
     assert decision["chosen"] == max(reduced_s, key=reduced_s.get) and min(reduced_s.values()) > 0
     seeds = {arm: [s["seed"] for s in decision["simulations"] if s["arm"] == arm] for arm in ("before", "new", "mixed")}
@@ -172,7 +166,7 @@ def test_groups_learn_beside_the_models_of_the_round_before(first_round, tmp_pat
 def test_interrupted_round_is_resumed_where_it_was(first_round, tmp_path, monkeypatch):
     decided = json.loads((first_round[0] / "rounds.json").read_text())
     executor = SampleCheckpoints()
-    monkeypatch.setattr(selection, "FAMILY_LEVEL", REACHABLE_LEVEL)
+    monkeypatch.setattr(rounds_module, "FAMILY_LEVEL", REACHABLE_LEVEL)
 
     with monkeypatch.context() as patch:
         patch.setattr(rounds_module.paired_runs, "run", Mock(side_effect=KeyboardInterrupt))
@@ -201,23 +195,20 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
             rounds(rounds_config, resume=resume)
 
 
-@pytest.mark.parametrize("damaged", ["{", '{"identity": null, "rounds": []}'])
-def test_damaged_state_of_rounds_is_refused(damaged, tmp_path):
-    (tmp_path / "rounds.json").write_text(damaged)
-    with pytest.raises(InputError, match="is not the state of rounds"):
-        rounds(plan(tmp_path), resume=True)
-
-
 def test_second_rounds_in_a_folder_are_refused(tmp_path, capsys):
     with run_lock.held(tmp_path / LOCK_FILE, ""):
         assert main([*CITY, "--groups", EVERY, "--out", str(tmp_path)]) == 2
     refused(capsys, f"{tmp_path}: other rounds run in this folder; wait for their end, or pass another --out")
 
 
-def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):
+@pytest.mark.parametrize("damaged", ["{", '{"identity": null, "rounds": []}', None])
+def test_rounds_whose_state_is_damaged_or_gone_are_refused(damaged, tmp_path):
     (tmp_path / "round_1" / "group_1").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"has results of rounds, but no rounds\.json; pass another --out"):
-        rounds(plan(tmp_path))
+    if damaged is not None:
+        (tmp_path / "rounds.json").write_text(damaged)
+    message = r"has results of rounds, but no rounds\.json; pass another --out"
+    with pytest.raises(InputError, match=message if damaged is None else "is not the state of rounds"):
+        rounds(plan(tmp_path), resume=damaged is not None)
 
 
 @pytest.mark.slow
@@ -232,7 +223,7 @@ def test_group_whose_numbers_are_not_finite_ends_with_its_best_state(tmp_path, m
                 yield index, trained
 
     lines = []
-    monkeypatch.setattr(selection, "FAMILY_LEVEL", REACHABLE_LEVEL)
+    monkeypatch.setattr(rounds_module, "FAMILY_LEVEL", REACHABLE_LEVEL)
     kept = rounds(plan(tmp_path), Diverging(), report=lines.append).run()
     assert "round 1, group SA101,SA102,SA103,SA104: no validation" in lines[0] and "ended early: a loss" in lines[0]
     assert kept and not kept.keys() & set(GROUPS[0])
@@ -255,7 +246,7 @@ def street_city(folder):
 def test_group_starts_from_a_policy(tmp_path):
     """The files of a group's training are those of the policy that it started from, with other weights or the same."""
     city_file = street_city(tmp_path)
-    start = TrainingStart(street=policy_file.load(pretrained.policy()))
+    start = TrainingStart(street=load_policy(pretrained.policy()))
     settings = Settings(tmp_path, episodes=1, episodes_per_update=1, evaluate_every=1, held_out=1, start=start)
     task = TrainingTask(config.load(city_file), ("A0",), seconds=100.0)
     model_files.unpack(train_group(GroupTraining("g", task, settings, {})).files, tmp_path)

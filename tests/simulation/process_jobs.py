@@ -86,3 +86,11 @@ def clean_up_at_the_end(folder):
         time.sleep(600)
     finally:
         (Path(folder) / "ended").touch()
+
+
+def has_ended(process_id):
+    """True if a process is gone, or waits for its exit code to be read."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

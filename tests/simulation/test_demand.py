@@ -97,11 +97,6 @@ def test_text_of_the_routes_is_not_kept_in_memory(options):
     assert kept < 0.25 * len(rows)
 
 
-def test_vehicles_beside_persons_are_not_resampled(options):
-    routes = '<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>'
-    assert "--route-files" not in options(routes, Demand(1, resampled=True))
-
-
 @pytest.mark.parametrize("option", [ROUTE_FILES, '<routes v="${HERE}/a.rou.xml"/>', '<r value=" a.rou.xml"/>'])
 def test_route_files_are_found_by_all_their_names(option, sample, tmp_path, monkeypatch):
     monkeypatch.setenv("HERE", str(tmp_path))
@@ -123,5 +118,7 @@ def test_wrong_input_of_a_demand_names_its_file(routes, demand, configuration, m
         options(routes, demand, configuration)
 
 
-def test_scale_multiplies_that_of_the_configuration(options):
+def test_scale_multiplies_that_of_the_configuration_and_vehicles_beside_persons_are_not_resampled(options):
     assert options(None, Demand(1, 0.8), '<processing><scale value="0.5"/></processing>')[-2:] == ["--scale", "0.4"]
+    routes = '<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>'
+    assert "--route-files" not in options(routes, Demand(1, resampled=True))

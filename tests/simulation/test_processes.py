@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -76,11 +75,6 @@ def test_job_whose_process_dies_again_and_again_ends_the_run():
         dict(processes.run(process_jobs.die, [1]))
 
 
-def has_ended(process_id):
-    stat = Path(f"/proc/{process_id}/stat")
-    return not stat.exists() or "Z" in stat.read_text().rpartition(")")[2][:3]
-
-
 def test_processes_end_with_a_parent_that_is_killed():
     script = (
         "import os, time\n"
@@ -95,7 +89,7 @@ def test_processes_end_with_a_parent_that_is_killed():
     process.kill()
     process.wait(10)
     process.stdout.close()
-    process_jobs.wait_for(lambda: has_ended(child), "the process still runs")
+    process_jobs.wait_for(lambda: process_jobs.has_ended(child), "the process still runs")
 
 
 def test_a_running_job_ends_what_it_has_started_when_its_parent_is_killed(tmp_path):

@@ -1,6 +1,7 @@
 """Rewards of two signals in a line: what a queue between them costs each of them."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,10 @@ def line(tmp_path_factory):
     return network.read(netgenerate(net, *options.split()))
 
 
+def on_lanes(lanes, halting, pending=()):
+    return Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
+
+
 def rewards_with(line, name, traffic):
     """The rewards of both signals from second 0 on. `traffic`: lanes -> what is on them now."""
     city = City(line.net_file)
@@ -30,11 +35,7 @@ def rewards_with(line, name, traffic):
 
 def rewards_of(line, name, halting, pending=()):
     """By TL, the reward at second 5 with halting vehicles by lane, and vehicles that wait to depart on roads."""
-
-    def traffic(lanes):
-        return Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
-
-    measure = rewards_with(line, name, traffic)
+    measure = rewards_with(line, name, lambda lanes: on_lanes(lanes, halting, pending))
     measure.sample(5.0)
     return dict(zip(("A0", "B0"), measure.since_last(["A0", "B0"], 5.0), strict=True))
 
@@ -44,20 +45,12 @@ def test_a_person_who_stands_before_a_crossing_loses_time_as_a_vehicle_does(name
     street = network.read(crossroads_net)
     built = contract.build(City(crossroads_net), TL(("J",), "street", "J"), street)
     persons = [Person(":J_c0", 0.0, 9.0), Person(":J_c1", 0.05, 0.0), Person(":J_c2", 1.3, 0.0), Person("JN", 0.0, 9.0)]
-    requested = []
-
-    def read_persons(areas):
-        requested.append(areas)
-        return persons
-
-    def traffic(lanes):
-        return Traffic(np.zeros(len(lanes), int), np.zeros(len(lanes)), [])
-
-    connection = SimpleNamespace(traffic=traffic, persons=read_persons)
+    read_persons = Mock(return_value=persons)
+    connection = SimpleNamespace(traffic=lambda lanes: on_lanes(lanes, {}), persons=read_persons)
     measure = Rewards(RewardedTls(name, street, [built]), connection, 0.0)
     measure.sample(5.0)
     assert measure.since_last(["J"], 5.0) == [pytest.approx(-2 / 20)]
-    assert sorted(requested[0]) == [":J_w0", ":J_w1", ":J_w2", ":J_w3"]
+    assert sorted(read_persons.call_args.args[0]) == [":J_w0", ":J_w1", ":J_w2", ":J_w3"]
 
 
 def share_of_links(line, signal, road):
@@ -85,11 +78,7 @@ def test_queue_before_the_next_signal_is_charged_to_the_signal_that_feeds_it(lin
 
 
 def test_only_the_due_tl_is_rewarded(line):
-    asked = []
-
-    def traffic(lanes):
-        asked.extend(lanes)
-        return Traffic(np.full(len(lanes), 2), np.zeros(len(lanes)), ())
-
+    traffic = Mock(side_effect=lambda lanes: on_lanes(lanes, dict.fromkeys(lanes, 2)))
     (reward,) = rewards_with(line, "delay-downstream", traffic).since_last(["A0"], 3.0)
-    assert reward < 0 and any(lane.startswith("A0B0") for lane in asked), "what the next signal loses is measured, too"
+    ((lanes,), _) = traffic.call_args
+    assert reward < 0 and any(lane.startswith("A0B0") for lane in lanes), "what the next signal loses is measured, too"

@@ -17,20 +17,16 @@ from city.errors import InputError
 from controller import assembly
 from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
-from serving.client import client as client_module
-from serving.embedded.config import ServerConfig
 from signals import contract
 from signals.policy import Answer
 from simulation import rewards, target_tls
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
-from simulation.executors import in_order
+from simulation.executors import SimulatorPerProcess, in_order
 from simulation.executors.processes import Processes
-from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed, street_with_demand
 from simulation.target_tls import TargetSimulation
 from tests.conftest import GRID
-from tests.serving.conftest import running
 from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
 from training.phase_competition import networks
@@ -160,34 +156,6 @@ def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypat
     expected = [mean_of_samples(*pair) for pair in itertools.pairwise(decisions_s)]
     np.testing.assert_allclose(reward("delay"), expected, rtol=1e-6)
     np.testing.assert_array_equal(reward("waiting-time"), [interval_s] * (len(decisions_s) - 1))
-
-
-def test_served_tls_answer_beside_those_that_learn(task, grid_models, monkeypatch):
-    closed, opened = [], []
-    channel = client_module.open_channel
-    monkeypatch.setattr(
-        client_module, "open_channel", lambda *arguments: opened.append(channel(*arguments)) or opened[-1]
-    )
-    close = client_module.Client.close
-    monkeypatch.setattr(client_module.Client, "close", lambda self: closed.append(self._channel) or close(self))
-    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        served = {"infer_tls": ("SA104", "SA107"), "infer_model_number": 1}
-        episode = explored(task, **served, server=f"127.0.0.1:{server.port}")
-        calls = server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"]
-    alone = explored(task)
-    assert calls >= 10
-    assert opened == closed, "every connection is closed"
-    assert episode.transitions.keys() == set(TARGETS)
-    assert any(not np.array_equal(episode.transitions[tl].x, alone.transitions[tl].x) for tl in TARGETS), "they act"
-
-
-def test_episode_in_which_a_served_tl_has_no_answer_fails(task, grid_models):
-    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        simulation = EpisodeSimulator(
-            replace(task, seconds=20.0, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}")
-        )
-    with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its policy"):
-        simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
 
 
 @pytest.mark.parametrize(

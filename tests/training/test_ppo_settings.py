@@ -109,12 +109,8 @@ def test_setting_of_the_city_changes_the_weights_and_is_recorded(key, unset, tmp
     assert [flag for flag in identity if identity[flag] != changed[flag]] == [name], "and nothing else differs"
     assert changed[name] in ([OTHER[key], OTHER[key]], list(OTHER[key]) if key == "hidden_sizes" else None)
     capsys.readouterr()
-    city = city_with(tmp_path, {})
-    refused(
-        capsys,
-        main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING, "--resume"]),
-        f"the training to resume had another {name}; pass the same flags",
-    )
+    flags = ("--city", str(city_with(tmp_path, {})), "--out", str(tmp_path / "out"), *TRAINING, "--resume")
+    refused(capsys, main(["train", *flags]), f"the training to resume had another {name}; pass the same flags")
 
 
 def test_flags_take_precedence_over_the_city(unset, tmp_path):

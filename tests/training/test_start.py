@@ -15,12 +15,11 @@ from export.saved_model.read import read
 from signals import contract
 from tests.conftest import GRID
 from tests.error_lines import refused
-from training import checkpoints, learning, start
+from training import checkpoints, learning, start, trainer
 from training.__main__ import main
 from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
-from training.phase_competition import policy_file
-from training.phase_competition.networks import ACTOR, initial_arrays
+from training.phase_competition.networks import ACTOR, initial_arrays, save_policy
 from training.settings import Settings, TrainingStart
 
 CITY = GRID / "city.toml"
@@ -99,7 +98,7 @@ def test_tls_of_dialect_street_start_from_published_models(sizes, tmp_path, caps
     city.write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n{tables}')
     policies = [initial_arrays(np.random.default_rng(seed)) for seed in (0, 0 if sizes == "one policy" else 1)]
     for tl, arrays in zip(("T0", "T1"), policies, strict=True):
-        policy_file.save(tmp_path / f"{tl}.policy", arrays, 1.0, {})
+        save_policy(tmp_path / f"{tl}.policy", arrays, 1.0, {})
         flags = ("--city", str(city), "--tl", tl, "--models-dir", str(tmp_path / "models"))
         assert export(["--model-path", str(tmp_path / f"{tl}.policy"), *flags]) == 0
     if sizes == "of two TLs":
@@ -126,8 +125,8 @@ def test_the_start_is_written_if_the_trained_policy_is_worse_on_fresh_demand(
     grid_models, tmp_path, capsys, monkeypatch
 ):
     """A look at validation demand that always prefers the newest state stands for an unlucky one."""
-    delays = iter([20.0, 10.0, 5.0])
-    monkeypatch.setattr("training.trainer.mean_delay_s", lambda trips: next(delays, 9.0))
+    delays, mean_delay_s = iter([20.0, 10.0, 5.0]), trainer.mean_delay_s
+    monkeypatch.setattr(trainer, "mean_delay_s", lambda trips: next(delays, None) or mean_delay_s(trips))
     flags = ("--city", str(CITY), "--target-tl", "SA101", "--out", str(tmp_path / "out"), *SHORT)
     changes = ("--learning-rate", "0.9", "--target-kl", "10", "--seconds", "200")
     assert main(["--start-from", str(grid_models), *flags, *changes]) == 0

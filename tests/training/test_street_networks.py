@@ -23,14 +23,14 @@ from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from tests.conftest import GRID
 from tests.export.phase_competition_models import random_junction, random_network, random_observations
-from training.phase_competition import policy_file
 from training.phase_competition.networks import (
+    ACTOR,
     CRITIC_SHAPES,
     StreetActorCritic,
     StreetLayout,
-    initial_arrays,
+    load_policy,
+    save_policy,
 )
-from training.phase_competition.policy_file import load, save
 
 SIZES = {"A": (2, 5), "B": (4, 12), "C": (8, 20)}
 
@@ -63,10 +63,12 @@ def decided(networks, x, act):
 
 
 @pytest.mark.parametrize("at_bounds", [False, True])
-def test_trained_networks_decide_as_the_policy_that_is_written(layout, at_bounds, tmp_path):
+def test_a_written_policy_decides_as_the_networks_and_is_where_another_training_starts(layout, at_bounds, tmp_path):
     arrays, sharpness = random_arrays(), 3.0
     networks = StreetActorCritic(layout, arrays, sharpness)
-    save(tmp_path / "x.policy", arrays, sharpness, {})
+    save_policy(tmp_path / "x.policy", arrays, sharpness, {})
+    for k, (stored, array) in enumerate(zip(load_policy(tmp_path / "x.policy"), arrays, strict=True)):
+        np.testing.assert_array_equal(stored, sharpness * array if k in (ACTOR - 2, ACTOR - 1) else array)
     written, _ = phase_networks.load(tmp_path / "x.policy")
     x = observations(100, at_bounds)
     actions = decided(networks, x, networks.greedy_actions)
@@ -75,13 +77,6 @@ def test_trained_networks_decide_as_the_policy_that_is_written(layout, at_bounds
         top = np.sort(logits, 1)
         is_clear = top[:, -1] - top[:, -2] > 1e-3
         assert (actions[tl][:, 0] == logits.argmax(1))[is_clear].all() and is_clear.mean() > 0.9
-
-
-def test_written_policy_is_where_another_training_starts(tmp_path):
-    arrays = random_arrays()
-    save(tmp_path / "x.policy", arrays, 1.0, {})
-    for found, expected in zip(load(tmp_path / "x.policy"), arrays, strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_greens_are_sampled_with_the_probabilities_among_those_that_the_rules_allow(layout):
@@ -120,16 +115,14 @@ def test_tls_of_a_street_decide_as_each_alone(layout):
         np.testing.assert_array_equal(alone.greedy_actions(rows, inputs), actions[tl])
 
 
-@pytest.mark.parametrize("start", ["x.policy", "pretrained"])
-def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, monkeypatch, capsys):
+def test_a_training_from_a_policy_is_not_worse_than_its_start(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = min(network.of_sumocfg(GRID / "grid.sumocfg").signals)
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
     )
-    policy_file.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
     flags = "--episodes 1 --episodes-per-update 1 --seconds 120 --held-out 1 --learning-rate 0.9"
-    assert main(["train", "--start-from", start, *flags.split()]) == 0
+    assert main(["train", "--start-from", "pretrained", *flags.split()]) == 0
     output = capsys.readouterr()
     start_s = float(re.search(r"before the first update: validation ([\d.]+) s", output.err)[1])
     curve = list(csv.DictReader((tmp_path / "checkpoints" / "trial_1_curve.csv").open()))

@@ -1,7 +1,10 @@
-"""Actor and critic of the street dialect: one set of weights for all TLs. NumPy only, for the simulation processes."""
+"""Actor and critic of the street dialect: one set of weights for all TLs, and the file of a policy between trainings.
+NumPy only, for the simulation processes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,7 @@ from export.actors.phase_competition import (
     scores,
     service_of,
 )
+from export.checkpoints import phase_networks
 from signals.approach_features import FEATURES
 from training.actor_critics import orthogonal
 from training.transitions import Float32s
@@ -157,3 +161,26 @@ class Heuristic(StreetNetworks):
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         return np.zeros(len(x), np.float32)
+
+
+def policy_path(folder: Path, number: int) -> Path:
+    """The file of a policy with a model number."""
+    return folder / f"street_trial_{number}{phase_networks.SUFFIX}"
+
+
+def save_policy(path: Path, arrays: Sequence[Float32s], sharpness: float, description: Mapping[str, Any]) -> None:
+    """Write a policy, with the sharpness in the actor's last layer. Raises InputError.
+
+    `description`: how it was trained, in JSON's types.
+    """
+    arrays = list(arrays)
+    arrays[ACTOR - 2 : ACTOR] = [np.float32(sharpness) * array for array in arrays[ACTOR - 2 : ACTOR]]
+    actor = dict(zip(SHAPES, arrays[:ACTOR], strict=True))
+    critic = dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True))
+    phase_networks.save(path, actor, critic, {"training": description})
+
+
+def load_policy(path: Path) -> list[Float32s]:
+    """The actor's arrays, then the critic's if the file holds one, of a file of `save_policy`. Raises InputError."""
+    actor, critic = phase_networks.load(path, CRITIC_SHAPES)
+    return [*(actor[name] for name in SHAPES), *(critic[name] for name in CRITIC_SHAPES if critic)]

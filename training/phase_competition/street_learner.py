@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from export.actors import phase_competition_graph as graph
 from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, PADDING_SCORE, Service
-from training.optimisers import Adam
 from training.phase_competition.networks import ACTOR
-from training.ppo import Learner, Tensors
+from training.ppo import Adam, Learner, Tensors
 from training.ppo_config import StreetPpo
 from training.transitions import Float32s
 

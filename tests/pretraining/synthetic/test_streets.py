@@ -38,50 +38,30 @@ def read(folder, seed):
     return network.of_sumocfg(streets.generate(folder, seed) / streets.CONFIGURATION)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_state_of_every_program_is_safe(folder, seed):
-    assert_safe(read(folder, seed))
-
-
-@pytest.mark.slow
-def test_every_state_of_more_streets_is_safe(tmp_path):
-    for seed in MORE_SEEDS:
-        assert_safe(read(tmp_path, seed))
-
-
-def assert_safe(street):
-    assert street.begin_s == 0 and street.end_s == streets.END_S
-    for signal in street.signals.values():
-        for program in signal.programs:
-            check_phases(signal.id, signal, program.id, [phase.state for phase in program.phases])
-            if program.id == PROGRAM_ID:
-                assert signal.active_program == PROGRAM_ID
-                assert_runs_as_a_fixed_plan(signal, program)
+@pytest.mark.parametrize("seeds", [*([seed] for seed in SEEDS), pytest.param(MORE_SEEDS, marks=pytest.mark.slow)])
+def test_every_state_of_every_program_is_safe_and_a_policy_can_control_the_signals(folder, seeds):
+    for street in (read(folder, seed) for seed in seeds):
+        assert street.begin_s == 0 and street.end_s == streets.END_S
+        for signal in street.signals.values():
+            for program in signal.programs:
+                check_phases(signal.id, signal, program.id, [phase.state for phase in program.phases])
+                if program.id == PROGRAM_ID:
+                    assert signal.active_program == PROGRAM_ID
+                    assert_runs_as_a_fixed_plan(signal, program)
+            program = policy_signals.running_program(signal)
+            greens = policy_signals.distinct_greens(signal, program)
+            if len(greens) > 1:
+                contract.check_controllable(signal.id, PolicySignal(signal, program, tuple(greens)))
 
 
 def assert_runs_as_a_fixed_plan(signal, program):
     """Every link has green, and no green ends without yellow."""
     states = [phase.state for phase in program.phases]
-    assert all(any(state[k] in GREEN for state in states) for k, link in enumerate(signal.links) if link), (
-        signal.id,
-        states,
-    )
+    assert all(any(state[k] in GREEN for state in states) for k, link in enumerate(signal.links) if link), signal.id
     for pair in zip(states, [*states[1:], states[0]], strict=True):
         assert not any(a in GREEN and b == "r" for a, b in zip(*pair, strict=True)), (signal.id, pair)
     assert all(phase.duration_s >= 3 for phase in program.phases if "y" in phase.state)
     assert all(15 <= phase.duration_s <= 45 for phase in program.phases if network.is_green(phase.state))
-
-
-def test_a_policy_can_control_the_signals(folder):
-    """All of the first streets' signals with more than one green."""
-    controlled = 0
-    for seed in SEEDS:
-        for signal in read(folder, seed).signals.values():
-            program = policy_signals.running_program(signal)
-            greens = policy_signals.distinct_greens(signal, program)
-            contract.check_controllable(signal.id, PolicySignal(signal, program, tuple(greens)))
-            controlled += 1
-    assert controlled > len(SEEDS)
 
 
 def test_no_two_links_wait_for_each_other(folder):
@@ -94,10 +74,11 @@ def test_no_two_links_wait_for_each_other(folder):
                     assert not (signal.yields & signal.yields.T & np.outer(green, green)).any(), (seed, state)
 
 
-def test_left_only_greens_serve_a_part_of_a_shared_lane(shared_lanes_junction):
+def test_left_only_greens_serve_a_part_of_a_shared_lane(tmp_path_factory):
     """The phases that a policy must have seen: a vehicle that goes straight on blocks them."""
-    greens = signal_programs.draw_greens(ProgramKind.LEFT_ONLY, shared_lanes_junction, np.random.default_rng(0))
-    lefts = {link for approach in shared_lanes_junction.movements.approaches for link in approach.left}
+    shared_lanes = junction_of(tmp_path_factory)
+    greens = signal_programs.draw_greens(ProgramKind.LEFT_ONLY, shared_lanes, np.random.default_rng(0))
+    lefts = {link for approach in shared_lanes.movements.approaches for link in approach.left}
     assert any({k for k, c in enumerate(green) if c in GREEN} <= lefts for green in greens)
 
 
@@ -105,14 +86,11 @@ def test_left_only_greens_serve_a_part_of_a_shared_lane(shared_lanes_junction):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sumo_runs_a_street_with_demand(folder, seed):
     street = streets.generate(folder, seed)
-    vehicles = RandomDemand(street / streets.NETWORK).write(
-        street / streets.DEMAND, np.random.default_rng(seed), vehicles_per_lane_h=100, seconds=300
-    )
-    options = ["--end", "300", "--no-step-log", "--xml-validation", "never"]
-    command = [sumo_program(), "-c", str(street / streets.CONFIGURATION), *options]
-    result = subprocess.run(
-        [*command, "--statistic-output", str(street / "statistics.xml")], capture_output=True, text=True
-    )
+    demand = RandomDemand(street / streets.NETWORK)
+    vehicles = demand.write(street / streets.DEMAND, np.random.default_rng(seed), vehicles_per_lane_h=100, seconds=300)
+    options = ["--end", "300", "--no-step-log", "--xml-validation", "never", "--statistic-output", "statistics.xml"]
+    command = [sumo_program(), "-c", streets.CONFIGURATION, *options]
+    result = subprocess.run(command, cwd=street, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "incompatible" not in result.stderr and "missing" not in result.stderr, result.stderr
     counted = ET.parse(street / "statistics.xml").getroot().find("vehicles")
@@ -161,18 +139,15 @@ def test_a_draw_that_cannot_be_used_is_drawn_again(tmp_path, monkeypatch):
 
 def test_a_seed_without_a_usable_draw_is_an_error_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(streets, "sumo_program", lambda tool: shutil.which("false"))
-    with pytest.raises(
-        ProgramFailed, match=r"street of seed 7: none of 10 draws .*netconvert failed.*take another seed"
-    ) as error:
+    with pytest.raises(ProgramFailed, match=r"^street of seed 7: none of 10 draws .*netconvert failed.*another seed$"):
         streets.generate(tmp_path, 7)
-    assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_wrong_input(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"street_1: cannot be written: Not a directory; name another folder") as error:
+    with pytest.raises(InputError, match=r"street_1: cannot be written: Not a directory; name another folder$"):
         streets.generate(tmp_path / "file", 1)
-    assert "\n" not in str(error.value)
 
 
 def test_every_kind_of_street_is_drawn():
@@ -244,14 +219,8 @@ def crossroads_junction(tmp_path_factory):
     return junction_of(tmp_path_factory, "--default.lanenumber", "2", "--turn-lanes", "1", "--tls.left-green.time", "6")
 
 
-@pytest.fixture(scope="module")
-def shared_lanes_junction(tmp_path_factory):
-    """Four arms of one lane."""
-    return junction_of(tmp_path_factory)
-
-
 def junction_of(tmp_path_factory, *options):
-    """The only junction of a grid of one."""
+    """The only junction of a grid of one: without options, four arms of one lane."""
     path = tmp_path_factory.mktemp("junction") / "a.net.xml"
     net_file = netgenerate(
         path, "--grid", "--grid.number", "1", "--grid.attach-length", "150", "--no-turnarounds", *options

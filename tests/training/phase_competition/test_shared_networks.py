@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from export.actors.phase_competition import Observed, observation_size
-from pretraining.cloning import clone
+from pretraining.streets_trainer import clone
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import junction_of
 from training.learning import StreetLearning
@@ -36,14 +36,9 @@ def plain_junction(lanes, greens=None):
     return junction_of(greens, [[lane] for lane in range(lanes)])
 
 
-def observed(x, greens):
-    """The parts of observations, to be changed."""
-    return Observed.of(x, greens)
-
-
 def nothing_restricts(x, greens):
     """Let no rule restrict the decisions: no vehicle halts, all lanes have vehicles, and none stands."""
-    parts = observed(x, greens)
+    parts = Observed.of(x, greens)
     parts.since_s[:] = 10
     for name, value in (("exit_blocked", 0), ("first_wait", 0), ("vehicles_near", 1)):
         parts.features[..., FEATURES.index(name)] = value
@@ -96,7 +91,7 @@ def one_batch(count=200):
 def test_a_forced_decision_is_certain_and_serves_the_lane():
     networks = StreetLayout(("A",), (plain_junction(2, ["Gr", "Gr", "rG"]),)).networks(arrays(), 1.0)
     x = np.zeros((20, observation_size(3, 2)), np.float32)
-    parts = observed(x, 3)
+    parts = Observed.of(x, 3)
     parts.current[:, 0], parts.since_s[:, 1:] = 1, 130
     parts.features[:, 1, FEATURES.index("halting")] = 1
     rows = np.zeros(20, np.intp)
@@ -107,7 +102,7 @@ def test_a_forced_decision_is_certain_and_serves_the_lane():
 def test_the_heuristic_takes_the_green_with_most_vehicles_and_keeps_equal_ones():
     networks = StreetLayout(("A",), (plain_junction(2),)).networks([], 1.0)
     x = np.zeros((1, observation_size(2, 2)), np.float32)
-    parts = observed(x, 2)
+    parts = Observed.of(x, 2)
     parts.current[:, 0], parts.since_s[:, 1] = 1, 20
     near = parts.features[..., FEATURES.index("vehicles_near")]
     row = np.array([0])
@@ -163,7 +158,7 @@ def restricted_decisions(layout, learner):
     """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their
     batch."""
     x = np.zeros((200, observation_size(4, 3)), np.float32)
-    parts = observed(x, 4)
+    parts = Observed.of(x, 4)
     parts.current[:, 0], parts.since_s[:, 1:3] = 1, 130
     parts.features[:, 1, FEATURES.index("halting")] = 1
     rng = np.random.default_rng(0)
@@ -210,43 +205,12 @@ def test_a_batch_without_two_decisions_is_refused():
         one_batch(1)
 
 
-def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
-    rng = np.random.default_rng(3)
-    own = (plain_junction(2), plain_junction(4))
-    layout = StreetLayout(("A", "B"), own)
-
-    def decisions(greens):
-        x = np.zeros((200, observation_size(4, 4)), np.float32)
-        parts = observed(x, 4)
-        parts.current[:] = np.eye(4)[rng.integers(greens, size=200)]
-        queues = rng.integers(0, 9, (200, greens))
-        parts.features[:, :greens, FEATURES.index("halting")] = queues
-        return x, queues
-
-    learner = learner_with(learning_rate=3e-3, minibatch=128, ent_coef=0.0, final_sharpness=1.0)
-    for _ in range(12):
-        parts = []
-        networks = layout.networks(learner.arrays, 1.0)
-        for row, greens in enumerate((2, 4)):
-            x, queues = decisions(greens)
-            actions, log_p = networks.sample(np.full(200, row), x, rng)
-            served = queues[np.arange(200), actions[:, 0].astype(int)].astype(np.float32)
-            parts.append(Transitions(x, actions, log_p, np.zeros(200, np.float32), served, np.full(200, 5, np.float32)))
-        learn(learner, batch.make_batch([(own, tuple(parts))], NEAR_SIGHTED), rng, 0.0)
-    networks = layout.networks(learner.arrays, 1.0)
-    for row, greens in enumerate((2, 4)):
-        x, queues = decisions(greens)
-        chosen = networks.greedy_actions(np.full(200, row), x)[:, 0].astype(int)
-        assert (queues[np.arange(200), chosen] == queues.max(1)).mean() > 0.9
-
-
 def test_cloning_imitates_the_actions_of_a_batch():
     own, rng = junction(3, 2), np.random.default_rng(0)
     tl = transitions(200, rng, 3, 2)
     tl.action[:] = 2
-    learner = learner_with(minibatch=64)
     data = batch.make_batch([((own,), (tl,))], StreetPpo(gae_lambda=0.9))
-    assert clone(learner, *data, rng, 60) < 0.2
+    assert clone(learner_with(minibatch=64), *data, rng, 60) < 0.2
 
 
 def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_cloned():
@@ -274,35 +238,6 @@ def test_two_updates_give_the_weights_that_they_gave_before():
     sums = [np.abs(array.astype(float)).sum() for array in learner.arrays]
     np.testing.assert_allclose(sums[:4], [141.8267124, 0.1389838613, 204.0109981, 0.08632162763], rtol=1e-5)
     np.testing.assert_allclose(sums[-4:], [816.7702235, 0.2966703484, 6.346439791, 0.006489456166], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip_range": 0.001}, {"ent_coef": 0.5},
-        {"n_epochs": 2}, {"vf_coef": 0.0}, {"max_grad_norm": 1e-3},
-        {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
-    ],
-)  # fmt: skip
-@pytest.mark.slow
-def test_every_setting_of_the_learner_changes_its_weights(setting):
-    data, results = one_batch(), []
-    for ppo in ({}, setting):
-        learner = learner_with(**ppo)
-        learn(learner, data, np.random.default_rng(1), 0.5)
-        results.append(learner.arrays)
-    assert any(not np.array_equal(a, b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.slow
-def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
-    data, steps = one_batch(), []
-    for target in (None, 1e-6, 10.0):
-        learner = learner_with(learning_rate=1e-2, target_kl=target)
-        statistics = learn(learner, data, np.random.default_rng(1), 0.0)
-        steps.append(int(learner.optimisers[0].variables[0].numpy()))
-        assert target is None or (statistics["approx_kl"] > 1.5 * target) is (target == 1e-6)
-    assert steps[0] == steps[2] == 8 > steps[1]
 
 
 def test_statistics_of_the_first_step_are_those_of_the_old_policy():
