@@ -7,10 +7,9 @@ import time
 
 from controller.__main__ import main
 from tests.end_to_end.programs import CITY, ModelServer, program, sumo
-from tests.sample_city import write_city
+from tests.sample_city import DISTRICTS, districts, write_city
 
 DAY_S = 86_400.0
-DISTRICTS = {"north": ["SA101", "SA102", "SA103", "SA104"], "south": ["SA105", "SA106", "SA107", "SA108"]}
 
 
 def test_wall_clock_that_jumps_by_days_changes_nothing(grid_server, tmp_path, monkeypatch):
@@ -33,11 +32,7 @@ def test_wall_clock_that_jumps_by_days_changes_nothing(grid_server, tmp_path, mo
 
 def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_server, grid_models, tmp_path):
     lost = ModelServer(grid_models, tmp_path / "socket")
-    tables = "".join(
-        f'\n[serving.districts.{name}]\naddress = "{address}"\ntls = {json.dumps(DISTRICTS[name])}\n'
-        for name, address in (("north", grid_server), ("south", lost.address))
-    )
-    city, controllers = write_city(tmp_path, more=tables), []
+    city, controllers = write_city(tmp_path, more=districts(grid_server, lost.address)), []
     with sumo(2) as (port, _), contextlib.ExitStack() as closing:
         for order, name in enumerate(DISTRICTS, 1):
             arguments = ["--city", city, "--district", name, "--sumo", f"127.0.0.1:{port}", "--order", order]

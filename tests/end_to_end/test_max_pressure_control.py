@@ -5,12 +5,11 @@ import logging
 
 import pytest
 
-from city import config
 from controller.__main__ import main
 from controller.config import parse
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
-from tests.sample_city import write_city
+from tests.sample_city import DISTRICTS, districts, write_city
 
 
 @pytest.fixture
@@ -22,14 +21,14 @@ def network_only(tmp_path):
 @pytest.mark.parametrize("policy", ["max-pressure", "greedy"])
 def test_a_baseline_drives_all_tls_without_a_server(policy, tmp_path, caplog, grid_city):
     caplog.set_level(logging.INFO, "controller")
-    flags = ["--policy", policy, "--end", "00:05:00", "--summary", str(tmp_path / "s.json"), "--http", "127.0.0.1:0"]
-    assert main(["--city", CITY, *flags]) == 0
+    flags = ["--policy", policy, "--end", "00:02:00", "--summary", str(tmp_path / "s.json")]
+    assert main(["--city", CITY, "--libsumo", *flags]) == 0
     log = [record.getMessage() for record in caplog.records]
     assert f"controlling {', '.join(grid_city.tls)} from second 0, by {policy}, without models" in log
-    assert any(f"second 300: 8 {policy.upper()}; " in line for line in log)
+    assert any(f"second 120: 8 {policy.upper()}; " in line for line in log)
     summary = json.loads((tmp_path / "s.json").read_text())
-    assert summary["policy"] == policy and summary["second"] == 300
-    assert summary["decisions"] == 8 * 60
+    assert summary["policy"] == policy and summary["second"] == 120
+    assert summary["decisions"] == 8 * 24
     assert summary["missing_answers"] == summary["fallbacks"] == summary["alarms"] == summary["rejections"] == 0
 
 
@@ -39,15 +38,11 @@ def test_city_without_tls_has_all_its_signals_driven_by_max_pressure(network_onl
     assert [run.city.tls[tl].signals for tl in run.infer_tls] == [(signal,) for signal in grid_street.signals]
 
 
-def test_district_of_a_city_is_driven_without_its_server(tmp_path):
-    tls = list(config.load(GRID / "city.toml").tls)
-    districts = "".join(
-        f'\n[serving.districts.{name}]\naddress = "127.0.0.1:1"\ntls = {json.dumps(members)}\n'
-        for name, members in (("north", tls[:3]), ("south", tls[3:]))
-    )
-    flags = ["--city", write_city(tmp_path, more=districts), "--policy", "max-pressure"]
-    assert parse(flags).infer_tls == tuple(tls)
-    assert parse([*flags, "--district", "north"]).infer_tls == tuple(tls[:3])
+def test_city_with_districts_is_driven_without_their_servers(tmp_path):
+    city = write_city(tmp_path, more=districts("127.0.0.1:1", "127.0.0.1:1"))
+    flags = ["--city", city, "--policy", "max-pressure"]
+    assert parse(flags).infer_tls == (*DISTRICTS["north"], *DISTRICTS["south"])
+    assert parse([*flags, "--district", "north"]).infer_tls == DISTRICTS["north"]
 
 
 @pytest.mark.parametrize(
