@@ -15,7 +15,7 @@ from city import config
 from city.errors import InputError
 from tests.end_to_end.generated_streets import AdversarialPolicies, generate, run
 
-SECONDS = 240.0
+SECONDS = 200.0
 FLAGS = (
     "--lefthand",
     "--no-internal-links",
@@ -115,7 +115,7 @@ def control_networks(options, kind, safety, step_s, begin_s):
 CASES = (networks(), KINDS, SAFETIES, st.sampled_from((1.0, 1.0, 0.5, 0.2)), st.sampled_from((0.0, 100.5)))
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(*CASES)
 def test_adversarial_policies_on_drawn_networks_raise_no_alarm(options, kind, safety, step_s, begin_s):
     control_networks(options, kind, safety, step_s, begin_s)
