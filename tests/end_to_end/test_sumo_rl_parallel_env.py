@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import sumo
 
 from tests.conftest import GRID
@@ -21,6 +22,7 @@ print(len(observations))
 """
 
 
+@pytest.mark.slow
 def test_parallel_env_of_sumo_rl_runs_an_episode(tmp_path):
     variables = {**os.environ, "SUMO_HOME": str(Path(sumo.__file__).parent), "LIBSUMO_AS_TRACI": "1"}
     command = [sys.executable, "-c", SCRIPT, str(GRID / "grid.net.xml"), str(GRID / "demand.rou.xml")]
