@@ -8,38 +8,31 @@ import pytest
 from controller.__main__ import main
 from controller.sumo import programs
 from tests.end_to_end.programs import CITY, free_port
+from tests.error_lines import refused
 
 
 def control(*flags):
     return main(["--city", CITY, "--policy", "max-pressure", "--end", "30", "--gui", *flags])
 
 
-@pytest.mark.parametrize("clients", [(), ("--clients", "2")])
-def test_gui_without_a_display_is_one_line(monkeypatch, capsys, clients):
-    monkeypatch.delenv("DISPLAY", raising=False)
-    assert control(*clients) == 2
-    assert (
-        "error: --gui: sumo-gui needs a display, and DISPLAY is not set; run in a desktop session"
-        in capsys.readouterr().err
-    )
-
-
-def test_display_that_cannot_be_opened_is_one_line(monkeypatch, capsys):
-    monkeypatch.setenv("DISPLAY", ":97531")
-    assert control() == 2
-    assert "sumo-gui cannot open the display :97531; run in a desktop session" in capsys.readouterr().err
+NO_DISPLAY = "sumo-gui needs a display, and DISPLAY is not set; run in a desktop session"
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("display", "flags", "message"),
     [
-        (("--libsumo",), "--libsumo has no window"),
-        (("--sumo", "127.0.0.1:1"), "--gui is for a SUMO started here"),
+        (None, (), NO_DISPLAY),
+        (None, ("--clients", "2"), NO_DISPLAY),
+        (":97531", (), "sumo-gui cannot open the display :97531; run in a desktop session"),
+        (":1", ("--libsumo",), "--libsumo has no window"),
+        (":1", ("--sumo", "127.0.0.1:1"), "--gui is for a SUMO started here"),
     ],
 )
-def test_gui_is_refused_where_no_program_is_started(capsys, flags, message):
-    assert control(*flags) == 2
-    assert message in capsys.readouterr().err
+def test_gui_that_cannot_be_shown_is_one_line(monkeypatch, capsys, display, flags, message):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    if display:
+        monkeypatch.setenv("DISPLAY", display)
+    refused(capsys, control(*flags), message)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ watched."""
 import contextlib
 import signal
 import socket
-import tempfile
 import time
 import urllib.request
 
@@ -18,14 +17,8 @@ from tests.end_to_end.programs import CITY, controller, free_port, guard, sumo
 from tests.sample_city import write_city
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("own_files")
 PRESSURE = ("--policy", "max-pressure")
-
-
-@pytest.fixture(autouse=True)
-def own_files(tmp_path, monkeypatch):
-    """The files of modes, guards and the token of this test alone."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @contextlib.contextmanager

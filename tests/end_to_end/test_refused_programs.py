@@ -28,13 +28,11 @@ def changed(net_file, program):
     return net_file
 
 
-@pytest.mark.parametrize("action", ["gr", "gro", "offset", "kc"])
-def test_nema_program_is_refused_for_sappo(tmp_path, action):
+def test_nema_program_is_refused_for_sappo(tmp_path):
     net_file = netgenerate(tmp_path / "a.net.xml", *NEMA)
-    with pytest.raises(
-        InputError, match="SA101: program '0' of signal A0 has type NEMA, which does not run its phases in sequence"
-    ):
-        build(net_file, "sappo", state="d", action=action)
+    for action in ("gr", "gro", "offset", "kc"):
+        with pytest.raises(InputError, match=r"SA101: program .0. of signal A0 has type NEMA, which does not run its"):
+            build(net_file, "sappo", state="d", action=action)
     assert build(net_file).action.size > 1, "sumo-rl chooses among its greens"
 
 
@@ -56,22 +54,3 @@ def test_program_that_is_never_shown_is_refused_with_its_remedy(tmp_path, progra
     states = [phase.state for phase in network.read(net_file).signals["A0"].plan.phases]
     with pytest.raises(InputError, match=message):
         build(changed(net_file, program(states)))
-
-
-def test_conflicting_greens_are_refused_with_the_link_that_yields(tmp_path):
-    net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
-    plan = network.read(net_file).signals["A0"].plan
-    states = [phase.state.replace("g", "G") for phase in plan.phases]
-    with pytest.raises(InputError, match=r"gives green to foes .* has links \d+ and \d+.*: write ") as error:
-        build(changed(net_file, states))
-    for state in re.findall(r"phase (\w+) has .*?: write (\w+)", str(error.value)):
-        states = [state[1] if shown == state[0] else shown for shown in states]
-    assert build(changed(net_file, states)), "one correction is enough"
-
-
-def test_unregulated_junction_whose_program_shows_all_green_is_refused(tmp_path):
-    net_file = netgenerate(tmp_path / "a.net.xml", *GRID, "--default-junction-type", "traffic_light_unregulated")
-    with pytest.raises(
-        InputError, match=r"gives green to foes .* has links 0 and \d+.*: never show them green together"
-    ):
-        build(net_file)

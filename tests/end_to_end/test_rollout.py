@@ -3,7 +3,6 @@ street and taken back; a better one is promoted TL by TL."""
 
 import contextlib
 import shutil
-import tempfile
 from datetime import UTC, datetime, timedelta
 
 import h5py
@@ -24,6 +23,7 @@ from tests.end_to_end.test_operator import operated
 from tests.sample_city import write_city
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
 TLS = "SA106,SA103"
 BAD = {1: (1, 2, 3, 0), 3: (2, 3, 0, 1)}
 """By number of SA106, the order of the greens that its output means; number 2 is the trained policy."""
@@ -34,13 +34,10 @@ CHECKPOINT = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(own_files, in_tmp_path):
     """The city's folder, with the files of this test's operators alone."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    write_city(tmp_path)
-    return tmp_path
+    write_city(own_files)
+    return own_files
 
 
 @pytest.fixture
@@ -106,7 +103,6 @@ def whole_run(folder, server):
             pass  # to the end of the run
 
 
-@pytest.mark.slow
 def test_a_worse_model_is_taken_back_and_a_better_one_promoted_tl_by_tl(folder, models, capsys):
     (folder / "rec").mkdir()
     with serving(folder, models) as server, Client(server) as served:
@@ -155,8 +151,3 @@ def check_every_second(folder, begun):
         at = time_text(begun + timedelta(seconds=second))
         found = [drive for drive in drives["SA106"] if drive.begin <= at]
         assert found or at < first
-
-
-def test_clients_of_the_ledger_need_no_street(folder, capsys):
-    assert rollout(["status"], "greenserve rollout") == 0
-    assert capsys.readouterr().out == "no rollout is open\n"
