@@ -3,7 +3,6 @@
 import contextlib
 from collections import defaultdict
 
-import numpy as np
 import pytest
 
 from controller.sumo import start
@@ -11,37 +10,28 @@ from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from signals import contract
-from signals.policy import Answer
 from tests.controller.decision_events import Events
 from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
+from tests.end_to_end.generated_streets import AdversarialPolicies
 
 END_S = 200
-
-
-class AlternatingPolicies:
-    """Choose another green at every decision, and record the observations."""
-
-    def __init__(self, sizes):
-        self.sizes, self.observed = sizes, []
-
-    def ask(self, observations, observed_s=None):
-        self.observed.append({tl: x.tolist() for tl, x in observations.items()})
-        return {tl: Answer(np.array([len(self.observed) % self.sizes[tl]])) for tl in observations}
 
 
 def run(connection, grid_city, grid_street):
     """(observations of each decision, by signal the (begin, end, state) that SUMO showed)."""
     tls = {tl: settings for tl, settings in grid_city.tls.items() if settings.dialect == "sumo-rl"}
     contracts = [contract.build(grid_city, settings, grid_street) for settings in tls.values()]
-    policies, events, shown = AlternatingPolicies({c.tl: c.action.size for c in contracts}), Events(), defaultdict(list)
+    events, shown = Events(), defaultdict(list)
     with contextlib.closing(connection):
+        policies = AdversarialPolicies("flipping", contracts)
         controlled = ControlledCity(connection, grid_city, grid_street, contracts, policies, [events])
         controlled.advance(END_S)
         controlled.loop.finish()
+    observed = [{each.tl: each.observation.tolist() for each in event.decisions} for event in events if event.decisions]
     for each in (each for event in events for each in event.shown):
         for signal, state in enumerate(each.states):
             shown[signal].append((each.begin_s, each.end_s, state))
-    return policies.observed, shown
+    return observed, shown
 
 
 @pytest.mark.parametrize("step_s", [1.0, 0.5])

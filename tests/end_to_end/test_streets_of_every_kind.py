@@ -8,7 +8,7 @@ from city import config, network
 from export import pretrained
 from pretraining.junction_policies import JunctionPolicies
 from tests.end_to_end import handmade_streets
-from tests.end_to_end.generated_streets import LongestQueue, RandomChoice, generate, run
+from tests.end_to_end.generated_streets import AdversarialPolicies, LongestQueue, generate, run
 
 SECONDS = 600
 SIZES = ["--grid.number", "2", "--grid.length", "150", "--grid.attach-length", "150", "--default.lanenumber", "2"]
@@ -80,7 +80,7 @@ def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, t
         return controlled
 
     # it may starve a lane for the 300 s after which SUMO teleports
-    checked(lambda street, contracts: RandomChoice(contracts))
+    checked(lambda _, contracts: AdversarialPolicies("random", contracts))
     longest_queue = checked(LongestQueue)
     # the phases of a NEMA program are single movements, which sumo-rl shows one by one
     assert longest_queue.arrived >= (0.7 if name == "NEMA" else 0.9) * fixed.arrived > 0
