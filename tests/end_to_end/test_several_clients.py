@@ -1,5 +1,7 @@
 """The controller beside another client of the same simulation, and every way it can end."""
 
+import contextlib
+import json
 import signal
 import subprocess
 import time
@@ -9,8 +11,9 @@ import pytest
 
 from controller.sumo.start import CLOSE_TIMEOUT_S
 from tests.conftest import GRID
-from tests.end_to_end.programs import connect, controller, free_port, sumo
+from tests.end_to_end.programs import ModelServer, connect, controller, free_port, sumo
 from tests.end_to_end.trainer import SIGNALS, Trainer, beside_another_client
+from tests.sample_city import DISTRICTS, districts, write_city
 
 OWN_PROGRAMS = dict.fromkeys(SIGNALS, "adapted")
 ALONE = ("--policy", "max-pressure")
@@ -137,3 +140,24 @@ def test_another_clients_load_ends_the_control_and_leaves_no_signal_frozen(order
             client.close()
         else:
             process.kill()  # it hangs
+
+
+def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_server, grid_models, tmp_path):
+    lost = ModelServer(grid_models, tmp_path / "socket")
+    city, controllers = write_city(tmp_path, more=districts(grid_server, lost.address)), []
+    with sumo(2) as (port, _), contextlib.ExitStack() as closing:
+        for order, name in enumerate(DISTRICTS, 1):
+            arguments = ["--city", city, "--district", name, "--sumo", f"127.0.0.1:{port}", "--order", order]
+            # answers may be late if other tests run beside this one
+            arguments += ["--summary", tmp_path / name, "--end", 150, "--deadline-ms", 4000, "--no-guard"]
+            controllers.append(closing.enter_context(controller(*arguments)))
+        for process in controllers:
+            # SUMO begins when both clients are there
+            assert any("controlling" in line for line in process.stderr)
+        lost.stop()
+        for process in controllers:
+            log = process.stderr.read()
+            assert process.wait(120) == 0, log
+    north, south = (json.loads((tmp_path / name).read_text()) for name in DISTRICTS)
+    assert north["missing_answers"] == 0 and north["decisions"] > 75 and north["alarms"] == 0
+    assert south["missing_answers"] > 0 and south["fallbacks"] > 0 and south["alarms"] == 0

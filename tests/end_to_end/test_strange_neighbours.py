@@ -6,9 +6,8 @@ import socket
 
 import pytest
 
-from controller.__main__ import main
 from controller.sumo.connection import OWNER_KEY
-from tests.end_to_end.programs import CITY, ModelServer, controller, guard_log, sumo
+from tests.end_to_end.programs import ModelServer, controller, guard_log, sumo
 from tests.end_to_end.trainer import Trainer, beside_another_client
 
 GUARDED = pytest.mark.parametrize("flags", [(), ("--no-guard",)], ids=["guard", "no guard"])
@@ -101,23 +100,6 @@ def test_second_controller_of_the_same_signals_is_refused(flags):
             assert "unexpected_state" not in trainer.log_after_end(first)
             assert trainer.client.simulation.getParameter("", f"{OWNER_KEY}.A0") == "", "it has ended"
             trainer.client.close()
-
-
-def run(*flags):
-    return main(["--city", CITY, "--policy", "max-pressure", *flags])
-
-
-def test_full_disk_is_one_error_line_for_each_output_and_exit_code_1(caplog):
-    assert run("--end", "120", "--tripinfo", "/dev/full", "--summary", "/dev/full") == 1
-    summary, trips = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
-    assert "--summary /dev/full: cannot be written (No space left on device)" in summary
-    assert "--tripinfo /dev/full: is not a complete tripinfo file" in trips
-
-
-@pytest.mark.parametrize("name", ["trips.csv.gz", "/dev/null", "trips.xml.gz", "trips.csv", "trips"])
-def test_every_format_of_tripinfo_is_accepted(tmp_path, name):
-    assert run("--libsumo", "--end", "60", "--tripinfo", str(tmp_path / name)) == 0
-    assert (tmp_path / name).exists()
 
 
 def test_guard_of_a_killed_controller_ends_at_the_controllers_end():

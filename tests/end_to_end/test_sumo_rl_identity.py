@@ -1,18 +1,19 @@
 """A run with [safety] floors = "dialect" against sumo-rl's own environment: the same observations, actions and
 trips."""
 
-import urllib.request
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import sumo
 
 from city import network
-from controller.__main__ import main
-from controller.decision_step import DecisionLoop
+from tests.conftest import GRID
 from tests.end_to_end import sumo_rl_runs
-from tests.end_to_end.programs import free_port
 from tests.end_to_end.sumo_rl_runs import Run
 from tests.networks import netconvert
-from tests.sample_city import write_city
 from tests.sumo_rl_cases import run_in_a_process
 
 
@@ -48,17 +49,23 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
     assert trips == expected_trips != []
 
 
-def test_floors_that_are_off_are_reported_at_the_start(tmp_path, monkeypatch, caplog):
-    def step(loop, end_s):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            metrics.append(answer.read().decode())
-        control_step(loop, end_s)
+SCRIPT = """
+import sys
+from sumo_rl import parallel_env
+environment = parallel_env(net_file=sys.argv[1], route_file=sys.argv[2], num_seconds=20)
+observations, _ = environment.reset(seed=1)
+while environment.agents:
+    environment.step({agent: environment.action_space(agent).sample() for agent in environment.agents})
+environment.close()
+print(len(observations))
+"""
 
-    port, metrics, control_step = free_port(), [], DecisionLoop.step
-    monkeypatch.setattr(DecisionLoop, "step", step)
-    city = write_city(tmp_path, ("[safety]\n", '[safety]\nfloors = "dialect"\n'))
-    flags = ("--policy", "max-pressure", "--libsumo", "--end", "10", "--http", f"127.0.0.1:{port}")
-    assert main(["--city", city, *flags]) == 0
-    assert "controller_street_floors 0.0" in metrics[0]
-    (line,) = (each.getMessage() for each in caplog.records if "floors" in each.getMessage())
-    assert line.startswith("[safety] floors = dialect: the street's floors are off")
+
+@pytest.mark.slow
+def test_parallel_env_of_sumo_rl_runs_an_episode(tmp_path):
+    """It starts in our environment, as the page for its users says."""
+    variables = {**os.environ, "SUMO_HOME": str(Path(sumo.__file__).parent), "LIBSUMO_AS_TRACI": "1"}
+    command = [sys.executable, "-c", SCRIPT, str(GRID / "grid.net.xml"), str(GRID / "demand.rou.xml")]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 1
