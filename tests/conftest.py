@@ -31,6 +31,7 @@ SLOWEST_FILES = (
     "packaging/test_wheel.py",
     "end_to_end/test_rollout.py",
     "export/test_phase_competition.py",
+    "end_to_end/test_faults.py",
     "end_to_end/test_several_clients.py",
     "training/test_training.py",
     "end_to_end/test_guard_ends.py",

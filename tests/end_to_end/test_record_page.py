@@ -85,9 +85,9 @@ def test_the_map_shows_at_any_second_the_states_that_were_recorded(page, folder)
     assert page.evaluate("[...greenserve.map.states.keys()]") == list(range(len(expected)))
 
 
-def test_the_record_is_played_faster_and_paused(page):
+def test_the_record_is_played_faster_paused_stops_at_its_end_and_begins_again(page):
+    begin, last = second(page), page.evaluate("greenserve.player().record.last_s")
     page.select_option("#play-speed", "30")
-    begin = second(page)
     page.click("#play")
     page.wait_for_selector("#status.playing")
     wait_until(lambda: second(page) > begin + 30)
@@ -96,12 +96,7 @@ def test_the_record_is_played_faster_and_paused(page):
     stopped = page.input_value("#position")
     time.sleep(0.5)
     assert page.input_value("#position") == stopped and second(page) == float(stopped)
-
-
-def test_it_stops_at_the_end_and_begins_again(page):
-    last = page.evaluate("greenserve.player().record.last_s")
     seek(page, last - 5)
-    page.select_option("#play-speed", "10")
     page.click("#play")
     wait_until(lambda: second(page) == last)
     page.wait_for_selector("#status.paused")
@@ -189,14 +184,10 @@ def test_a_missing_file_is_named_on_the_map_and_in_the_panel(page, folder):
     page.wait_for_selector("#hole", state="hidden")
 
 
-def test_vehicles_are_shown_where_the_record_has_them(page):
+def test_vehicles_are_shown_where_the_record_has_them(page, browser):
     seek(page, 250)
-    assert page.evaluate("greenserve.map.vehicles.count") > 0
-    assert page.inner_text("#no-vehicles") == ""
+    assert page.evaluate("greenserve.map.vehicles.count") > 0 and page.inner_text("#no-vehicles") == ""
     assert STREET_TL in page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
-
-
-def test_a_record_without_vehicles_says_so(browser):
     with playing(SAMPLE_CITY) as (address, _), opened(browser, address) as page:
         assert page.inner_text("#no-vehicles") == "This record has no vehicles."
         seek(page, 100)
