@@ -15,8 +15,7 @@ live: $(VENV)/.ready
 	@$(BIN)/python examples/live.py --out out/live
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not alone and not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m "alone and not slow" tests/end_to_end
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Minutes each: the wheel in a bare environment, training, long fault runs.
 slow: $(VENV)/.ready

@@ -31,6 +31,7 @@ SLOWEST_FILES = (
     "packaging/test_wheel.py",
     "end_to_end/test_rollout.py",
     "export/test_phase_competition.py",
+    "end_to_end/test_faults.py",
     "end_to_end/test_several_clients.py",
     "training/test_training.py",
     "end_to_end/test_guard_ends.py",
@@ -178,18 +179,12 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Put the slowest files first, and keep tests that run alone in tests/end_to_end.
-
-    `make test` collects that folder a second time, and nothing else; `make slow` collects every folder a second time.
-    """
+    """Put the slowest files first."""
     rank = {ROOT / "tests" / name: k for k, name in enumerate(SLOWEST_FILES)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
     for item in items:
-        is_alone, is_slow = (item.get_closest_marker(name) is not None for name in ("alone", "slow"))
-        if is_alone and not is_slow and not item.path.is_relative_to(ROOT / "tests" / "end_to_end"):
-            raise pytest.UsageError(
-                f"{item.nodeid} is marked alone; move it to tests/end_to_end, where make test looks for it"
-            )
+        if item.get_closest_marker("alone") and not item.get_closest_marker("slow"):
+            raise pytest.UsageError(f"{item.nodeid} is marked alone; mark it slow too: only make slow runs tests alone")
 
 
 @pytest.fixture(scope="session")

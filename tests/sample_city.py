@@ -1,11 +1,22 @@
 """Copies of the sample city with other settings or files."""
 
+import json
 import shutil
 from pathlib import Path
 
 from tests.conftest import GRID
 
 FILES = ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml", "grid.net.xml")
+
+DISTRICTS = {"north": ("SA101", "SA102", "SA103", "SA104"), "south": ("SA105", "SA106", "SA107", "SA108")}
+
+
+def districts(*addresses: str) -> str:
+    """Tables of city.toml for the districts, with the addresses of their servers."""
+    return "".join(
+        f'\n[serving.districts.{name}]\naddress = "{address}"\ntls = {json.dumps(tls)}\n'
+        for (name, tls), address in zip(DISTRICTS.items(), addresses, strict=True)
+    )
 
 
 def write_city(folder: Path, *changes: tuple[str, str], more: str = "") -> str:

@@ -20,8 +20,7 @@ from simulation.trips import read_trips
 from tests.conftest import GRID, ROOT
 from tests.containers.images import Images, missing_requirement
 from tests.end_to_end.programs import free_port
-from tests.end_to_end.signal_history import SIGNALS, assert_safe
-from tests.end_to_end.trainer import Trainer
+from tests.end_to_end.trainer import SIGNALS, Trainer
 
 pytestmark = [
     pytest.mark.slow,
@@ -139,8 +138,7 @@ def test_sigterm_hands_the_signals_back(images, server, log):
         trainer.step(30)
         os.kill(container.pid(), signal.SIGTERM)
         trainer.until(lambda: not trainer.online(), 90)
-        while container.process.poll() is None:
-            trainer.step()
+        trainer.until(lambda: container.process.poll() is not None, 20_000)
         assert container.process.returncode == 0, Path(log.name).read_text()
         trainer.client.close()
-    assert_safe(trainer.history, SIGNALS)
+    trainer.assert_safe()

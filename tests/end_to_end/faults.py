@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from enum import Enum
-from multiprocessing import get_context
-from multiprocessing.managers import BaseManager, NamespaceProxy
 from pathlib import Path
 
 
@@ -143,20 +141,6 @@ class Proxy:
         if pair in self._pairs:
             self._pairs.remove(pair)
         self._dead.discard(id(pair))  # the next pair may get its id
-
-
-class _ProxyManager(BaseManager):
-    """Runs a `Proxy` in a process of its own."""
-
-
-_ProxyManager.register("Proxy", Proxy, NamespaceProxy)
-
-
-@contextlib.contextmanager
-def proxy_process(target: int | Path) -> Iterator[Proxy]:
-    """A `Proxy` that the caller's work does not delay: `target` and `fault` may be set, `address` read."""
-    with _ProxyManager(ctx=get_context("spawn")) as manager:
-        yield manager.Proxy(target)
 
 
 @contextlib.contextmanager

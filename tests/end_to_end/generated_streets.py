@@ -3,20 +3,20 @@
 import contextlib
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from city import config, network
 from city.network import StreetNetwork, green_states
-from controller.assembly import ControlledTls, assemble
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import connect
 from signals import contract
 from signals.policy import Answer
 from tests.controller.decision_events import Alarms
+from tests.end_to_end.controlled_city import ControlledCity
 from tests.networks import netgenerate
 
 PASSENGERS_PER_SECOND = 0.01
@@ -43,14 +43,10 @@ class Outcome:
     teleports: int
     emergency_stops: int
     emergency_braking: int
-    alarms: list[str] = field(default_factory=list)
-    overrides: Mapping[str, int] = field(default_factory=dict)
+    alarms: Sequence[str] = ()
     decisions: int = 0
-    overruled: int = 0
-    longest_shown_s: float = 0.0
-    """The longest time for which a signal showed one state."""
     is_released: bool = True
-    programs: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, str] | None = None
     """By signal, the program that it runs at the end."""
 
 
@@ -121,17 +117,6 @@ class LongestQueue:
         }
 
 
-class RandomChoice:
-    """Another green in nearly every decision."""
-
-    def __init__(self, contracts: Sequence, seed: int = 1) -> None:
-        self._sizes = {each.tl: each.action.size for each in contracts}
-        self._rng = np.random.default_rng(seed)
-
-    def ask(self, observations, observed_s=None):
-        return {tl: Answer(self._rng.integers(self._sizes[tl], size=1)) for tl in observations}
-
-
 class AdversarialPolicies:
     """Policies that ask for what no trained policy should."""
 
@@ -178,34 +163,45 @@ def run(
     options += ["--collision-output", str(collisions), *street.options]
     if street.additional:
         options += ["--additional-files", ",".join(map(str, street.additional))]
-    end_s = street.begin_s + seconds
-    outcome = Outcome(0, 0, 0, 0, 0)
+    end_s, controlled = street.begin_s + seconds, {}
     with contextlib.closing(connect(SumoAccess(arguments=options), Interrupts())) as connection:
-        if policies is None:
-            connection.api.simulationStep(end_s)
-        else:
-            controlled_s = seconds - release_s
-            safety, control, alarms = safety or config.Safety(), control or config.Controller(), Alarms()
-            loop = _control(connection, street, controlled_s, policies, dialect, safety, control, outcome, alarms)
-            if release_s:
-                loop.release(end_s)
-                outcome.is_released = all(intersection.is_released for intersection in loop.intersections.values())
-                connection.api.simulationStep(end_s)
-            loop.finish()
-            outcome.alarms = [f"{alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}" for alarm in alarms]
+        if policies is not None:
+            read = network.read(street.net_file, list(street.additional), street.begin_s)
+            city = config.City(
+                street.net_file, safety=safety or config.Safety(), controller=control or config.Controller()
+            )
+            contracts = [
+                contract.build(city, config.TL((signal.id,), dialect, signal.id), read)
+                for signal in read.signals.values()
+                if signal.first_program.greens
+            ]
+            alarms = Alarms()
+            run = ControlledCity(connection, city, read, contracts, policies(read, contracts), [alarms])
+            run.advance(seconds - release_s)
+            run.loop.release(end_s)
+            controlled = {
+                "decisions": run.loop.counters.decisions,
+                "is_released": all(intersection.is_released for intersection in run.loop.intersections.values()),
+                "alarms": alarms,
+            }
+        connection.api.simulationStep(end_s)
+        if policies is not None:
+            run.loop.finish()
         light = connection.api.trafficlight
-        outcome.programs = {signal: light.getProgram(signal) for signal in light.getIDList()}
-    counted = ET.parse(statistics).getroot()
-    outcome.arrived = int(counted.find("vehicleTripStatistics").get("count"))
-    places = _controlled_places(street.net_file)
-    outcome.collisions = sum(
-        each.get("lane").rsplit("_", 2 if each.get("lane").startswith(":") else 1)[0] in places
-        for each in ET.parse(collisions).getroot().iter("collision")
+        programs = {signal: light.getProgram(signal) for signal in light.getIDList()}
+    counted, places = ET.parse(statistics).getroot(), _controlled_places(street.net_file)
+    return Outcome(
+        arrived=int(counted.find("vehicleTripStatistics").get("count")),
+        collisions=sum(
+            each.get("lane").rsplit("_", 2 if each.get("lane").startswith(":") else 1)[0] in places
+            for each in ET.parse(collisions).getroot().iter("collision")
+        ),
+        teleports=int(counted.find("teleports").get("total")),
+        emergency_stops=int(counted.find("safety").get("emergencyStops")),
+        emergency_braking=int(counted.find("safety").get("emergencyBraking")),
+        programs=programs,
+        **controlled,
     )
-    outcome.emergency_stops = int(counted.find("safety").get("emergencyStops"))
-    outcome.emergency_braking = int(counted.find("safety").get("emergencyBraking"))
-    outcome.teleports = int(counted.find("teleports").get("total"))
-    return outcome
 
 
 def _controlled_places(net_file: Path) -> set[str]:
@@ -214,27 +210,3 @@ def _controlled_places(net_file: Path) -> set[str]:
     start_of = {edge.get("id"): edge.get("from") for edge in root.iter("edge")}
     left_by = {connection.get("to") for connection in root.iter("connection") if connection.get("tl")}
     return left_by | {f":{start_of[edge]}" for edge in left_by}
-
-
-def _control(connection, street, seconds, policies, dialect, safety, control, outcome, alarms):
-    read = network.read(street.net_file, list(street.additional), street.begin_s)
-    city = config.City(street.net_file)
-    contracts = [
-        contract.build(city, config.TL((signal.id,), dialect, signal.id), read)
-        for signal in read.signals.values()
-        if signal.first_program.greens
-    ]
-    loop = assemble(connection, ControlledTls(read, contracts, safety, control), policies(read, contracts), [alarms])
-    shown_since: dict[str, tuple[str, float]] = {}
-    end_s = street.begin_s + seconds
-    while loop.now < end_s:
-        loop.step(end_s)
-        for signal, state in connection.shown().items():
-            before, since_s = shown_since.get(signal, ("", loop.now))
-            if state != before:
-                shown_since[signal] = state, loop.now
-            outcome.longest_shown_s = max(outcome.longest_shown_s, loop.now - since_s)
-    outcome.overrides = dict(loop.counters.overrides)
-    outcome.decisions = loop.counters.decisions
-    outcome.overruled = sum(loop.counters.overruled_by_tl.values())
-    return loop

@@ -5,11 +5,13 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+import traci
 
 from controller.sumo.programs import sumo_program
 from tests.conftest import GRID
+from tests.waiting import wait_until
 
 CITY = str(GRID / "city.toml")
 
@@ -21,53 +23,41 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
+def started(command, **options):
+    """A process, which is killed at the end of the block. `options`: of Popen."""
+    with subprocess.Popen(list(map(str, command)), **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
 def sumo(clients: int, *options: str):
     """Run SUMO on the sample city, waiting for clients; yields (port, process)."""
     port = free_port()
-    command = [
-        sumo_program(),
-        "-c",
-        str(GRID / "grid.sumocfg"),
-        "--remote-port",
-        str(port),
-        "--num-clients",
-        str(clients),
-    ]
-    process = subprocess.Popen([*command, "--no-step-log", "--no-warnings", *options], stdout=subprocess.DEVNULL)
-    try:
+    command = [sumo_program(), "-c", GRID / "grid.sumocfg", "--remote-port", port, "--num-clients", clients]
+    with started([*command, "--no-step-log", "--no-warnings", *options], stdout=subprocess.DEVNULL) as process:
         yield port, process
-    finally:
-        process.kill()
-        process.wait()
 
 
-def controller(*arguments: str):
-    """Run `python -m controller` on the sample city, with a readable stderr."""
+def program(module: str, *arguments: object):
+    """Run a program of the project, with readable stdout and stderr."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return started([sys.executable, "-m", module, *arguments], **pipes)
+
+
+def controller(*arguments: object):
     return program("controller", "--city", CITY, *arguments)
+
+
+def guard(*arguments: object):
+    return program("controller.guard", *arguments)
 
 
 def guard_log(controller_log: str) -> str:
     """The log of the guard that a controller started; it is a file if the controller's stderr is a pipe."""
     return Path(re.search(r"; its log is (.*)", controller_log)[1]).read_text()
-
-
-def guard(*arguments: object):
-    return program("controller.guard", *map(str, arguments))
-
-
-@contextlib.contextmanager
-def program(module: str, *arguments: str):
-    """Run a program of the project, with readable stdout and stderr."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
 
 class ModelServer:
@@ -79,35 +69,18 @@ class ModelServer:
 
     def start(self, port: int = 0):
         """Return once it is ready. `port`: 0 for a free one, or the port it had before."""
-        command = [
-            sys.executable,
-            "-m",
-            "serving",
-            "--models-dir",
-            str(self.models),
-            "--port",
-            str(port),
-            "--city",
-            CITY,
-        ]
-        command += ["--grpc_socket_path", str(self.socket_path), *self._arguments]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "serving", "--models-dir", self.models, "--port", port, "--city", CITY]
+        command += ["--grpc_socket_path", self.socket_path, *self._arguments]
+        self._process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
         ready = self._process.stdout.readline()
         assert ready.startswith("ready at "), f"the server exited with {self._process.wait()}"
         self.address = ready.removeprefix("ready at ").partition(",")[0].strip()
         self.port = int(self.address.rpartition(":")[2])
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def send_signal(self, number: int):
-        self._process.send_signal(number)
+        self.pid, self.send_signal = self._process.pid, self._process.send_signal
 
     def stop(self):
-        self._process.terminate()
-        self._process.wait(30)
-        self._process.stdout.close()
+        with self._process:
+            self._process.terminate()
 
 
 def socket_of(client) -> socket.socket:
@@ -117,17 +90,13 @@ def socket_of(client) -> socket.socket:
 
 def connect(port: int, order: int):
     """Connect with traci to a SUMO that is starting, as client number `order`."""
-    import traci
+    clients = []
 
-    limit = time.monotonic() + 30
-    while True:
-        try:
-            with contextlib.redirect_stdout(None):
-                client = traci.connect(port, numRetries=0, host="127.0.0.1")
-            break
-        except (traci.FatalTraCIError, OSError):
-            if time.monotonic() > limit:
-                raise
-            time.sleep(0.05)
-    client.setOrder(order)
-    return client
+    def is_connected():
+        with contextlib.suppress(traci.FatalTraCIError, OSError), contextlib.redirect_stdout(None):
+            clients.append(traci.connect(port, numRetries=0, host="127.0.0.1"))
+        return clients
+
+    wait_until(is_connected)
+    clients[0].setOrder(order)
+    return clients[0]

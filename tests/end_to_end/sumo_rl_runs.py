@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from controller.assembly import ControlledTls, assemble
 from controller.guard.start import open_guarded
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
@@ -23,6 +22,7 @@ from controller.sumo.start import connect
 from signals import contract
 from signals.policy import Answer
 from tests.controller.decision_events import Alarms
+from tests.end_to_end.controlled_city import ControlledCity
 from tests.sumo_rl_cases import Case
 
 
@@ -88,6 +88,13 @@ def run_sumo_rl(run):
     return {"decisions": decisions}
 
 
+OPENERS = {
+    "traci": lambda options: connect(SumoAccess(arguments=options), Interrupts()),
+    "libsumo": start_libsumo,
+    "guard": lambda options: open_guarded(SumoAccess(arguments=options), 60.0, Interrupts()),
+}
+
+
 def run_controller(run, transport):
     street = network.read(Path(run.net_file), begin_s=run.begin_s)
     times = {
@@ -95,24 +102,15 @@ def run_controller(run, transport):
         "min_green_s": run.step_s * run.min_green_steps,
         "delta_time_s": run.delta_s,
     }
-    city = config.City(Path(run.net_file))
+    city = config.City(Path(run.net_file), safety=config.Safety(floors="dialect"))
     contracts = [contract.build(city, config.TL((s,), "sumo-rl", s, **times), street) for s in street.signals]
     actors, alarms = Actors(contracts), Alarms()
-    options = run.options(transport)
-    if transport == "libsumo":
-        connection = start_libsumo(options)
-    elif transport == "guard":
-        connection = open_guarded(SumoAccess(arguments=options), 60.0, Interrupts())
-    else:
-        connection = connect(SumoAccess(arguments=options), Interrupts())
-    with contextlib.closing(connection):
-        safety = config.Safety(floors="dialect")
-        loop = assemble(connection, ControlledTls(street, contracts, safety, config.Controller()), actors, [alarms])
-        while loop.now < run.begin_s + run.seconds:
-            loop.step(run.begin_s + run.seconds)
-        loop.finish()
-    messages = [alarm.message for alarm in alarms]
-    return {"decisions": actors.decisions, "alarms": messages, "overrides": dict(loop.counters.overrides)}
+    with contextlib.closing(OPENERS[transport](run.options(transport))) as connection:
+        controlled = ControlledCity(connection, city, street, contracts, actors, [alarms])
+        controlled.advance(run.seconds)
+        controlled.loop.finish()
+    overrides = dict(controlled.loop.counters.overrides)
+    return {"decisions": actors.decisions, "alarms": [alarm.message for alarm in alarms], "overrides": overrides}
 
 
 if __name__ == "__main__":

@@ -18,19 +18,27 @@ from controller.sumo.network import fallback_schedule, running_signals
 from signals.safety.safety_times import SafetyTimes
 from tests.conftest import GRID
 from tests.end_to_end.programs import connect, free_port, guard, socket_of, sumo
-from tests.end_to_end.signal_history import SIGNALS
-from tests.end_to_end.trainer import Trainer
+from tests.end_to_end.trainer import SIGNALS, Trainer
+from tests.waiting import wait_until
 
 TIMES = SafetyTimes(3.0, 5.0)
+AT_ONCE = ("--first-controller-timeout-s", 0)
+"""The simulation does not wait for a controller."""
 
 
-@pytest.fixture(scope="module")
-def street():
-    return network.of_sumocfg(GRID / "grid.sumocfg")
+@contextlib.contextmanager
+def held(*flags, sumo_flags=()):
+    """(the other client, the guard's process) on one SUMO."""
+    with sumo(2, *sumo_flags) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, *flags) as process:
+        trainer = Trainer(port)
+        yield trainer, process
+        trainer.step(5)  # it continues
+        trainer.client.close()
 
 
-def control_by_hand(listener, street, end):
+def control_by_hand(listener, end):
     """A minimal controller: set every signal, step five times, then call `end`."""
+    street = network.of_sumocfg(GRID / "grid.sumocfg")
     client = connect(listener, 1)  # its order is the guard's
     running = running_signals(client, street, SIGNALS)
     handovers = [
@@ -47,59 +55,34 @@ def control_by_hand(listener, street, end):
     return client
 
 
-@pytest.mark.parametrize("closes", [True, False])
-@pytest.mark.parametrize("spawned", [True, False])
-def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, spawned, tmp_path):
+@pytest.mark.parametrize(("spawned", "closes"), [(True, True), (True, False), (False, True)])
+def test_signals_that_a_controller_leaves_set_are_handed_back(closes, spawned, tmp_path):
     pid_file, listener = tmp_path / "pid_file.json", free_port()
-    flags = ("--order", 2, "--port", listener, "--pid-file", pid_file, *(("--spawned",) if spawned else ()))
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", *flags) as process, ThreadPoolExecutor() as pool:
-        trainer = Trainer(port)
+    flags = ("--port", listener, "--pid-file", pid_file, *(("--spawned",) if spawned else ()))
+    with held(*flags) as (trainer, process), ThreadPoolExecutor() as pool:
 
         def control_until(end):
-            controller = pool.submit(control_by_hand, listener, street, end)
+            trainer.programs.clear()
+            controller = pool.submit(control_by_hand, listener, end)
             trainer.until(controller.done, 100_000)
-            client = controller.result()
             trainer.until(lambda: not trainer.online(), 30)
             assert set(SIGNALS) in [{s for s, p in programs.items() if p == "online"} for programs in trainer.programs]
-            return client
+            return controller.result()
 
         control_until(lambda client: client.close(False) if closes else socket_of(client).close())
         if not (spawned and closes):
             assert record_of(pid_file)["port"] == listener
             trainer.step(30)
-            trainer.programs.clear()
             client = control_until(lambda client: process.terminate())  # it hands back what the client has set
             socket_of(client).close()
-        trainer.until(lambda: process.poll() is not None, 100_000)
-        assert process.returncode == 0 and not pid_file.exists() and not trainer.online()
-        trainer.step(30)
-        trainer.client.close()
-
-
-def test_a_guard_behind_a_guard_is_refused():
-    listener = free_port()
-    with (
-        sumo(2) as (port, _),
-        guard(
-            "--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-controller-timeout-s", 0
-        ) as process,
-    ):
-        trainer = Trainer(port)
-        trainer.step(5)
-        with guard("--sumo", f"127.0.0.1:{listener}") as second:
-            trainer.until(lambda: second.poll() is not None, 100_000)
-            assert second.returncode == 2 and "--no-guard" in second.stderr.read()
-        assert process.poll() is None
-        trainer.step(5)
+        trainer.log_after_end(process)
+        assert not pid_file.exists() and not trainer.online()
 
 
 def test_a_guard_outlives_a_parent_that_ends_before_it_is_ready():
-    with (
-        sumo(2) as (port, _),
-        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0.2, "--spawned") as process,
-    ):
+    with held("--first-controller-timeout-s", 0.2, "--spawned") as (trainer, process):
         process.stdout.close()
-        Trainer(port).step(100)
+        trainer.step(100)
         assert process.poll() is None
 
 
@@ -113,10 +96,7 @@ def test_a_guard_stopped_before_other_clients_connect_ends_its_sumo():
     port = free_port()
     arguments = ("-c", GRID / "grid.sumocfg", "--no-step-log", "--no-warnings")
     with guard("--clients", 2, "--order", 1, "--sumo-port", port, "--", *arguments) as process:
-        limit = time.monotonic() + 30
-        while not listens(port):
-            assert time.monotonic() < limit
-            time.sleep(0.05)
+        wait_until(lambda: listens(port))
         time.sleep(0.5)  # it has connected and waits for the other client
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
@@ -124,34 +104,22 @@ def test_a_guard_stopped_before_other_clients_connect_ends_its_sumo():
     assert not listens(port)
 
 
-def test_an_idle_guard_leaves_the_simulation_to_other_clients():
-    with sumo(2) as (port, _):
-        with guard(
-            "--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0, "--idle-timeout-s", 0.3
-        ) as process:
-            trainer = Trainer(port)
-            trainer.until(lambda: process.poll() is not None, 100_000)
-            assert process.returncode == 0 and "leaving the simulation to the other clients" in process.stderr.read()
-        trainer.step(30)
-        trainer.client.close()
+@pytest.mark.parametrize(
+    ("flags", "sumo_flags", "message"),
+    [
+        (("--idle-timeout-s", 0.3), (), "leaving the simulation to the other clients"),
+        ((), ("--end", "40"), "before the simulation's end, second 40"),
+    ],
+)
+def test_an_idle_guard_leaves_the_simulation_to_other_clients(flags, sumo_flags, message):
+    with held(*AT_ONCE, *flags, sumo_flags=sumo_flags) as (trainer, process):
+        assert message in trainer.log_after_end(process)
 
 
-def test_an_idle_guard_ends_with_the_simulation():
-    with (
-        sumo(2, "--end", "40") as (port, _),
-        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process,
-    ):
-        trainer = Trainer(port)
-        trainer.until(lambda: process.poll() is not None, 100_000)
-        assert process.returncode == 0 and "before the simulation's end, second 40" in process.stderr.read()
-        trainer.client.close()
-
-
-def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left(tmp_path):
+def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left():
     port = free_port()
     arguments = ("-n", GRID / "grid.net.xml", "--no-step-log", "--no-warnings")
-    flags = ("--clients", 2, "--order", 2, "--sumo-port", port, "--first-controller-timeout-s", 0.2)
-    with guard(*flags, "--", *arguments) as process:
+    with guard("--clients", 2, "--order", 2, "--sumo-port", port, *AT_ONCE, "--", *arguments) as process:
         trainer = Trainer(port)
         trainer.step(50)
         assert process.poll() is None
@@ -162,33 +130,29 @@ def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left(t
 
 
 def test_guard_leaves_a_sumo_that_it_did_not_start_to_other_clients():
-    flags = ("--first-controller-timeout-s", 0, "--idle-timeout-s", 2.5)
+    flags = (*AT_ONCE, "--idle-timeout-s", 0.5)
     with sumo(1, "--end", "-1") as (port, _), guard("--sumo", f"127.0.0.1:{port}", *flags) as process:
         # clients of other machines are not in this machine's table of connections
         assert process.wait(60) == 0
         assert "leaving the simulation to the other clients" in process.stderr.read()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n"])
-def test_a_connection_that_is_not_traci_is_closed(sent):
-    with (
-        sumo(2) as (port, _),
-        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process,
-    ):
-        trainer = Trainer(port)
+def test_connections_that_are_not_a_controllers_are_closed():
+    with held(*AT_ONCE) as (trainer, process):
         trainer.step(5)
-        with socket.create_connection(("127.0.0.1", int(process.stdout.readline().split()[1]))) as client:
-            client.sendall(sent)
-            trainer.step(60)
-            client.settimeout(20)
-            with contextlib.suppress(ConnectionResetError):  # the guard had unread bytes of this client
-                assert client.recv(1) == b""
-        trainer.step(5)
+        listener = int(process.stdout.readline().split()[1])
+        for sent in (b"", b"GET / HTTP/1.0\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", listener)) as client:
+                client.sendall(sent)
+                trainer.step(60)
+                client.settimeout(20)
+                with contextlib.suppress(ConnectionResetError):  # the guard had unread bytes of this client
+                    assert client.recv(1) == b""
         assert process.poll() is None
-        trainer.client.close()
-        process.terminate()
-        process.wait(60)
-        assert "a controller has connected at" not in process.stderr.read()
+        with guard("--sumo", f"127.0.0.1:{listener}") as second:
+            assert "--no-guard" in trainer.log_after_end(second, exit_code=2), "a guard behind a guard"
+        process.terminate()  # it closes its connection cleanly
+        assert trainer.log_after_end(process).count("a controller has connected at") == 1, "the second guard"
 
 
 def test_a_pid_file_gives_a_port_only_while_its_guard_listens(tmp_path):

@@ -1,5 +1,7 @@
 """A policy that never changes its green is named by export, check and evaluate."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -22,51 +24,49 @@ WARNING = r"SA101: warning: gives one action, green 2 \(eastbound and westbound 
 
 
 @pytest.fixture(scope="module")
-def constant(tmp_path_factory, grid_models):
-    """(a city whose SA101 has one action, what its export has printed)."""
-    folder = shutil.copytree(
-        GRID, tmp_path_factory.mktemp("constant") / "grid", ignore=shutil.ignore_patterns("models")
-    )
-    shutil.copytree(grid_models, folder / "models")
-    shutil.rmtree(folder / "models" / "SA101")
+def exported(tmp_path_factory, grid_models):
+    """(the folder of a city whose SA101 has one action, the lines of its export)."""
+    folder = tmp_path_factory.mktemp("constant") / "grid"
+    shutil.copytree(GRID, folder, ignore=shutil.ignore_patterns("models"))
+    shutil.copytree(grid_models, folder / "models", ignore=shutil.ignore_patterns("SA101"))
     city = config.load(folder / "city.toml")
     built = contract.build(city, city.tls["SA101"], network.of_city(city))
     layers = [(np.zeros((built.observation.size, built.action.size), np.float32), np.eye(4, dtype=np.float32)[2])]
     checkpoints.write("tf2", folder / "one", built, layers, 1)
-    return folder
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert export(["--city", str(folder / "city.toml"), "--tl", "SA101", "--model-path", str(folder / "one")]) == 0
+    return folder, out.getvalue().splitlines()
 
 
-@pytest.fixture(scope="module")
-def exported(constant):
-    flags = ("--city", str(constant / "city.toml"), "--tl", "SA101", "--model-path", str(constant / "one"))
-    return lambda: export([*flags, "--overwrite"])
-
-
-def test_export_names_the_only_action_in_a_line_and_in_the_manifest(constant, exported, capsys):
-    assert exported() == 0
-    first, second = capsys.readouterr().out.splitlines()
+def test_export_names_the_only_action_in_a_line_and_in_the_manifest(exported):
+    folder, (first, second) = exported
     assert first.startswith("SA101: SA101-1 -> ") and re.match(WARNING, second)
-    manifest = json.loads((constant / "models" / "SA101" / "1" / "assets.extra" / "export.json").read_text())
+    manifest = json.loads((folder / "models" / "SA101" / "1" / "assets.extra" / "export.json").read_text())
     assert manifest["parity"]["only_action"].startswith("green 2 (eastbound and westbound through")
 
 
-@pytest.mark.parametrize("source", ["files", "server"])
-def test_check_names_it_alone(source, constant, exported, capsys):
-    exported()
-    capsys.readouterr()
-    if source == "files":
-        assert check(["--city", str(constant / "city.toml")]) == 0
-    else:
-        with running(ServerConfig(constant / "models", port=0, poll_s=0)) as server:
-            assert check(["--city", str(constant / "city.toml"), "--server", f"127.0.0.1:{server.port}"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert re.search(WARNING, text) and text.count("gives one action") == 1, text
+def test_check_names_it_alone(exported, capsys):
+    folder, _ = exported
+    flags = ["--city", str(folder / "city.toml")]
+    with running(ServerConfig(folder / "models", port=0, poll_s=0)) as server:
+        for source in ([], ["--server", f"127.0.0.1:{server.port}"]):
+            assert check([*flags, *source]) == 0
+            text = " ".join(capsys.readouterr().out.split())
+            assert re.search(WARNING, text) and text.count("gives one action") == 1, text
 
 
 @pytest.mark.slow
-def test_evaluate_names_the_arm_whose_tl_never_changed_its_green(constant, exported, tmp_path, capsys):
-    exported()
-    flags = ("--city", str(constant / "city.toml"), "--tl", "SA101,SA102", "--arms", "served,fixed", "--seconds", "150")
+def test_evaluate_names_the_arm_whose_tl_never_changed_its_green(exported, tmp_path, capsys):
+    flags = (
+        "--city",
+        str(exported[0] / "city.toml"),
+        "--tl",
+        "SA101,SA102",
+        "--arms",
+        "served,fixed",
+        "--seconds",
+        "150",
+    )
     assert evaluate([*flags, "--seeds", "2", "--out", str(tmp_path)]) == 0
     line = "warning: served: never changed its green in a simulation: SA101 (2 of 2)"
     assert line in capsys.readouterr().out.splitlines()

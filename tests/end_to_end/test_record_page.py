@@ -15,7 +15,7 @@ import pytest
 from records.run_files import open_files
 from tests.conftest import ROOT
 from tests.end_to_end import browser as real_browser
-from tests.end_to_end.browser import COLOURS, VIEWS, chromium, needs_chromium, select_tl
+from tests.end_to_end.browser import COLOURS, VIEWS, needs_chromium, select_tl
 from tests.records.recorded_city import SILENT_TL, STREET_TL, record_city
 from tests.waiting import wait_until
 
@@ -23,12 +23,6 @@ pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 
 SAMPLE_CITY = ROOT / "tests" / "records" / "records" / "sample-city.mcap"
 opened = functools.partial(real_browser.opened, status="paused")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +56,12 @@ def url(folder):
         yield address
 
 
+@pytest.fixture
+def page(browser, url):
+    with opened(browser, url) as page:
+        yield page
+
+
 def second(page):
     return page.evaluate("greenserve.shown.second")
 
@@ -75,106 +75,94 @@ def seek(page, at_s):
     wait_until(lambda: second(page) == at_s)
 
 
-def test_the_map_shows_at_any_second_the_states_that_were_recorded(browser, url, folder):
+def test_the_map_shows_at_any_second_the_states_that_were_recorded(page, folder):
     recorded = list(open_files([folder]).steps())
     shown = [each for step in recorded for each in step.step.shown]
-    with opened(browser, url) as page:
-        for at_s in (250, 17, 100, 33, 299):
-            seek(page, at_s)
-            expected = next(list(each.states) for each in shown if each.begin_s < at_s <= each.end_s)
-            assert page.evaluate("[...greenserve.map.states.values()]") == expected
-        assert page.evaluate("[...greenserve.map.states.keys()]") == list(range(len(expected)))
+    for at_s in (250, 17, 100, 33, 299):
+        seek(page, at_s)
+        expected = next(list(each.states) for each in shown if each.begin_s < at_s <= each.end_s)
+        assert page.evaluate("[...greenserve.map.states.values()]") == expected
+    assert page.evaluate("[...greenserve.map.states.keys()]") == list(range(len(expected)))
 
 
-def test_the_record_is_played_faster_and_paused(browser, url):
-    with opened(browser, url) as page:
-        page.select_option("#play-speed", "30")
-        begin = second(page)
-        page.click("#play")
-        page.wait_for_selector("#status.playing")
-        wait_until(lambda: second(page) > begin + 30)
-        page.click("#play")
-        page.wait_for_selector("#status.paused")
-        stopped = page.input_value("#position")
-        time.sleep(0.5)
-        assert page.input_value("#position") == stopped and second(page) == float(stopped)
+def test_the_record_is_played_faster_paused_stops_at_its_end_and_begins_again(page):
+    begin, last = second(page), page.evaluate("greenserve.player().record.last_s")
+    page.select_option("#play-speed", "30")
+    page.click("#play")
+    page.wait_for_selector("#status.playing")
+    wait_until(lambda: second(page) > begin + 30)
+    page.click("#play")
+    page.wait_for_selector("#status.paused")
+    stopped = page.input_value("#position")
+    time.sleep(0.5)
+    assert page.input_value("#position") == stopped and second(page) == float(stopped)
+    seek(page, last - 5)
+    page.click("#play")
+    wait_until(lambda: second(page) == last)
+    page.wait_for_selector("#status.paused")
+    page.click("#play")
+    page.wait_for_selector("#status.playing")
+    wait_until(lambda: second(page) < last)
 
 
-def test_it_stops_at_the_end_and_begins_again(browser, url):
-    with opened(browser, url) as page:
-        last = page.evaluate("greenserve.player().record.last_s")
-        seek(page, last - 5)
-        page.select_option("#play-speed", "10")
-        page.click("#play")
-        wait_until(lambda: second(page) == last)
-        page.wait_for_selector("#status.paused")
-        page.click("#play")
-        page.wait_for_selector("#status.playing")
-        wait_until(lambda: second(page) < last)
+def test_keys_alone_play_step_and_seek(page):
+    page.focus("#map")
+    begin = second(page)
+    page.keyboard.press(".")
+    wait_until(lambda: second(page) == begin + 1)
+    page.keyboard.press(",")
+    wait_until(lambda: second(page) == begin)
+    page.keyboard.press(" ")
+    page.wait_for_selector("#status.playing")
+    page.keyboard.press(" ")
+    page.wait_for_selector("#status.paused")
+    page.focus("#position")
+    page.keyboard.press("End")
+    wait_until(lambda: second(page) == page.evaluate("greenserve.player().record.last_s"))
+    page.keyboard.press("Home")
+    wait_until(lambda: second(page) == page.evaluate("greenserve.player().record.first_s"))
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", page.get_attribute("#position", "aria-valuetext"))
+    page.wait_for_selector("#next-mark:enabled")
+    page.focus("#map")
+    page.keyboard.press("]")
+    first = page.evaluate("greenserve.player().overview.marks[0][0]")
+    wait_until(lambda: second(page) == first)
 
 
-def test_keys_alone_play_step_and_seek(browser, url):
-    with opened(browser, url) as page:
-        page.focus("#map")
-        begin = second(page)
-        page.keyboard.press(".")
-        wait_until(lambda: second(page) == begin + 1)
-        page.keyboard.press(",")
-        wait_until(lambda: second(page) == begin)
-        page.keyboard.press(" ")
-        page.wait_for_selector("#status.playing")
-        page.keyboard.press(" ")
-        page.wait_for_selector("#status.paused")
-        page.focus("#position")
-        page.keyboard.press("End")
-        wait_until(lambda: second(page) == page.evaluate("greenserve.player().record.last_s"))
-        page.keyboard.press("Home")
-        wait_until(lambda: second(page) == page.evaluate("greenserve.player().record.first_s"))
-        assert re.fullmatch(r"\d\d:\d\d:\d\d", page.get_attribute("#position", "aria-valuetext"))
-        page.wait_for_selector("#next-mark:enabled")
-        page.focus("#map")
-        page.keyboard.press("]")
-        first = page.evaluate("greenserve.player().overview.marks[0][0]")
-        wait_until(lambda: second(page) == first)
+def test_texts_of_a_record_have_the_streets_clock(page):
+    page.wait_for_selector("#next-mark:enabled")
+    texts = page.evaluate("""() => {
+        const player = greenserve.player();
+        const marks = [[5, "command", "SA101 set to fixed until second 900, by Ada"]];
+        player.overview = { ...player.overview, marks, missing: ["a message of second 61.5 is damaged"] };
+        player.showOverview();
+        return [document.querySelector("#marks-list li").textContent, document.getElementById("missing").textContent];
+    }""")
+    assert texts == [
+        "00:00:05command: SA101 set to fixed until 00:15:00, by Ada",
+        "a message of 00:01:01 is damaged",
+    ]
 
 
-def test_texts_of_a_record_have_the_streets_clock(browser, url):
-    with opened(browser, url) as page:
-        page.wait_for_selector("#next-mark:enabled")
-        texts = page.evaluate("""() => {
-            const player = greenserve.player();
-            const marks = [[5, "command", "SA101 set to fixed until second 900, by Ada"]];
-            player.overview = { ...player.overview, marks, missing: ["a message of second 61.5 is damaged"] };
-            player.showOverview();
-            return [document.querySelector("#marks-list li").textContent, document.getElementById("missing").textContent];
-        }""")
-        assert texts == [
-            "00:00:05command: SA101 set to fixed until 00:15:00, by Ada",
-            "a message of 00:01:01 is damaged",
-        ]
+def test_a_record_has_no_commands(page):
+    select_tl(page, SILENT_TL)
+    assert page.locator("[data-command], [data-mode], #author, #no-token, #settings").count() == 0
+    names = page.evaluate("[...document.querySelectorAll('button')].map((each) => each.textContent)")
+    assert not {"Fixed", "Hold", "Policy", "Acknowledge"} & set(names)
 
 
-def test_a_record_has_no_commands(browser, url):
-    with opened(browser, url) as page:
-        select_tl(page, SILENT_TL)
-        assert page.locator("[data-command], [data-mode], #author, #no-token, #settings").count() == 0
-        names = page.evaluate("[...document.querySelectorAll('button')].map((each) => each.textContent)")
-        assert not {"Fixed", "Hold", "Policy", "Acknowledge"} & set(names)
-
-
-def test_a_tls_panel_goes_back_in_time(browser, url):
-    with opened(browser, url) as page:
-        select_tl(page, SILENT_TL)
-        seek(page, 50)
-        wait_until(lambda: "policy" in page.inner_text("#tl-mode").lower())
-        before = page.inner_text("#tl-sentences")
-        seek(page, 125)
-        wait_until(lambda: "fallback" in page.inner_text("#tl-mode").lower())
-        assert "no answer" in page.inner_text("#tl-sentences")
-        seek(page, 50)
-        wait_until(lambda: "policy" in page.inner_text("#tl-mode").lower())
-        assert page.inner_text("#tl-sentences") == before
-        assert page.locator("#tl-chart canvas").count() == 1
+def test_a_tls_panel_goes_back_in_time(page):
+    select_tl(page, SILENT_TL)
+    seek(page, 50)
+    wait_until(lambda: "policy" in page.inner_text("#tl-mode").lower())
+    before = page.inner_text("#tl-sentences")
+    seek(page, 125)
+    wait_until(lambda: "fallback" in page.inner_text("#tl-mode").lower())
+    assert "no answer" in page.inner_text("#tl-sentences")
+    seek(page, 50)
+    wait_until(lambda: "policy" in page.inner_text("#tl-mode").lower())
+    assert page.inner_text("#tl-sentences") == before
+    assert page.locator("#tl-chart canvas").count() == 1
 
 
 def test_a_link_leads_to_a_second_of_a_tl(browser, url):
@@ -185,27 +173,21 @@ def test_a_link_leads_to_a_second_of_a_tl(browser, url):
         assert page.url.endswith("#at=120")
 
 
-def test_a_missing_file_is_named_on_the_map_and_in_the_panel(browser, url, folder):
+def test_a_missing_file_is_named_on_the_map_and_in_the_panel(page, folder):
     recorded = [each.step for each in open_files([folder]).steps()]
     before, after = next((a, b) for a, b in itertools.pairwise(recorded) if b.number > a.number + 1)
-    with opened(browser, url) as page:
-        seek(page, int(before.at_s) + 1)
-        page.wait_for_selector("#hole:visible")
-        assert f"steps {before.number + 1} to {after.number - 1} are missing" in page.inner_text("#hole")
-        wait_until(lambda: "file 1 is missing before run-2.mcap" in page.inner_text("#missing"))
-        seek(page, int(after.at_s) + 10)
-        page.wait_for_selector("#hole", state="hidden")
+    seek(page, int(before.at_s) + 1)
+    page.wait_for_selector("#hole:visible")
+    assert f"steps {before.number + 1} to {after.number - 1} are missing" in page.inner_text("#hole")
+    wait_until(lambda: "file 1 is missing before run-2.mcap" in page.inner_text("#missing"))
+    seek(page, int(after.at_s) + 10)
+    page.wait_for_selector("#hole", state="hidden")
 
 
-def test_vehicles_are_shown_where_the_record_has_them(browser, url):
-    with opened(browser, url) as page:
-        seek(page, 250)
-        assert page.evaluate("greenserve.map.vehicles.count") > 0
-        assert page.inner_text("#no-vehicles") == ""
-        assert STREET_TL in page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
-
-
-def test_a_record_without_vehicles_says_so(browser):
+def test_vehicles_are_shown_where_the_record_has_them(page, browser):
+    seek(page, 250)
+    assert page.evaluate("greenserve.map.vehicles.count") > 0 and page.inner_text("#no-vehicles") == ""
+    assert STREET_TL in page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
     with playing(SAMPLE_CITY) as (address, _), opened(browser, address) as page:
         assert page.inner_text("#no-vehicles") == "This record has no vehicles."
         seek(page, 100)

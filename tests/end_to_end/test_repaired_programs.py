@@ -1,15 +1,19 @@
-"""`greenserve city init --repair`: programs that give G to two foes, and the simulations that run the repaired ones."""
+"""`greenserve city init --repair`: programs that give G to two foes, and the simulations that run the repaired ones;
+programs that stay refused."""
 
 import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from city import config, network
+from city.errors import InputError
 from greenserve.__main__ import main
+from signals import contract
 from signals.safety.conflicts import ConflictRules, check_phases, yielding_states
 from tests.networks import crossroads
 
@@ -171,3 +175,27 @@ def test_every_repaired_program_of_random_greens_is_permitted(folder):
         assert all(a == b or (a, b) == ("G", "g") for old, new in states.items() for a, b in zip(old, new, strict=True))
         repaired += bool(states)
     assert 0 < repaired < 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "states", "settings", "message"),
+    [
+        *(
+            (
+                "NEMA",
+                None,
+                {"dialect": "sappo", "state": "d", "action": action},
+                "of signal X has type NEMA, which does not",
+            )
+            for action in ("gr", "gro", "offset", "kc")
+        ),
+        ("static", ("gggg", "YYYY"), {}, r"SA101: signal X: phase 'Y+' .* write y for Y"),
+        ("static", ("oooo",), {}, r"phase 'o+' .* is not a state .* a colour for o"),
+    ],
+)
+def test_program_that_no_policy_can_show_is_refused(crossing, kind, states, settings, message):
+    phases = crossing.plan.phases if states is None else [network.ProgramPhase(text, 9, 9, 9) for text in states]
+    signal = replace(crossing, programs=(network.Program("0", kind, 0, tuple(phases)),))
+    tl = config.TL(("X",), settings.pop("dialect", "sumo-rl"), "SA101", **settings)
+    with pytest.raises(InputError, match=message):
+        contract.build(config.City(Path("x.net.xml")), tl, network.StreetNetwork(None, {"X": signal}, {}))

@@ -46,6 +46,7 @@ def page_of(tmp_path, grid_city):
     return report.write(tmp_path, compared, results, conditions, street=street).as_uri()
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_first_page_is_one_sheet_and_nothing_is_wider_than_a_phone(page_of, tmp_path):
     with chromium() as browser:

@@ -1,4 +1,4 @@
-"""Days of a rollout with the real SUMO, controller and server: paused, set to fixed by an operator, killed, in a fleet.
+"""Days of a rollout with the real SUMO, controller and server: killed, in a fleet.
 
 The verdicts on its canary are the test's: they say how long it lasts."""
 
@@ -11,7 +11,6 @@ from city.ledger_file import LedgerFile
 from export.__main__ import main as export
 from protos import control_pb2 as pb
 from rollout import following, street
-from rollout.__main__ import main as rollout
 from rollout.judges import StreetJudges
 from rollout.open_rollout import Clock
 from rollout.verdicts import Verdict
@@ -56,32 +55,6 @@ def drives(folder):
 
 def kill():
     raise Killed
-
-
-def test_a_rollout_that_is_paused_or_whose_tl_is_fixed_waits(folder, models, script, capsys):
-    def sets(mode):
-        def call():
-            if tl(client, "SA106").version != 2:
-                return False
-            client.call("SetMode", pb.SetModeRequest(tls=["SA106"], mode=mode, author="bob"))
-            return True
-
-        return call
-
-    def says(text):
-        return lambda: text in "".join(err.append(capsys.readouterr().err) or err)
-
-    err = []
-    with serving(folder, models) as server, controlled(folder, server, SPEED) as client:
-        assert roll(folder, server, client, *AT_ONCE, "--until", "load") == 0
-        assert rollout(["pause", "SA106"], "greenserve rollout") == 0
-        resume = ["resume", "SA106", "--author", "bob"]
-        script += [says("waits: paused"), lambda: rollout(resume, "greenserve rollout") == 0, sets("fixed")]
-        script += [says("waits: SA106 is set to fixed by bob"), sets("policy")]
-        assert roll(folder, server, client, *AT_ONCE) == 0
-        wait_until(lambda: tl(client, "SA106").version == 2)
-        assert (tl(client, "SA106").mode, tl(client, "SA106").pinned_version) == ("policy", 0)
-    assert drives(folder) == [1, 2]
 
 
 def test_a_canary_whose_rollout_is_killed_goes_back_by_itself(folder, models, script, monkeypatch):

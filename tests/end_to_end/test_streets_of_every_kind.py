@@ -1,15 +1,21 @@
 """Ten minutes of control on networks of every kind, beside ten minutes of their fixed plans."""
 
+import math
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
 from city import config, network
 from export import pretrained
+from greenserve.__main__ import main
 from pretraining.street_results import JunctionPolicies
+from serving.contract import from_saved_model
 from tests.end_to_end import handmade_streets
-from tests.end_to_end.generated_streets import LongestQueue, RandomChoice, generate, run
+from tests.end_to_end.generated_streets import AdversarialPolicies, LongestQueue, Street, generate, run, write_demand
+from tests.end_to_end.handmade_streets import netconvert_plain
 
+pytestmark = pytest.mark.slow
 SECONDS = 600
 SIZES = ["--grid.number", "2", "--grid.length", "150", "--grid.attach-length", "150", "--default.lanenumber", "2"]
 GRID = ["--grid", *SIZES]
@@ -65,7 +71,6 @@ def street_of(name, folder):
 
 
 @pytest.mark.parametrize("name", [*GENERATED, *HANDMADE, "two programs", *TIMES])
-@pytest.mark.slow
 def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, tmp_path):
     street = street_of(name, tmp_path)
     seconds = SECONDS / 2 if name in TIMES else SECONDS  # several steps each
@@ -80,7 +85,7 @@ def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, t
         return controlled
 
     # it may starve a lane for the 300 s after which SUMO teleports
-    checked(lambda street, contracts: RandomChoice(contracts))
+    checked(lambda _, contracts: AdversarialPolicies("random", contracts))
     longest_queue = checked(LongestQueue)
     # the phases of a NEMA program are single movements, which sumo-rl shows one by one
     assert longest_queue.arrived >= (0.7 if name == "NEMA" else 0.9) * fixed.arrived > 0
@@ -89,3 +94,64 @@ def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, t
     # where the last vehicles are when a short run ends is chance
     assert shipped.arrived >= (0.9 if name in TIMES else 0.95) * fixed.arrived
     assert longest_queue.teleports <= fixed.teleports and shipped.teleports <= fixed.teleports
+
+
+ARMS, LANES = 7, 7
+PROGRAM = "many"
+
+
+def test_a_junction_of_49_lanes_and_14_greens_is_exported_and_controlled(tmp_path):
+    """With `city init` and the export's parity check."""
+    nodes = '<node id="A0" x="0" y="0" type="traffic_light"/>'
+    edges = ""
+    for k in range(ARMS):
+        angle = 2 * math.pi * k / ARMS
+        nodes += f'<node id="n{k}" x="{300 * math.cos(angle):.1f}" y="{300 * math.sin(angle):.1f}"/>'
+        for origin, target in ((f"n{k}", "A0"), ("A0", f"n{k}")):
+            edges += f'<edge id="{origin}_{target}" from="{origin}" to="{target}" numLanes="{LANES}" speed="13.89"/>'
+    net_file = netconvert_plain(tmp_path, nodes, edges, "--tls.layout", "incoming")
+    additional = _program_of_halves(tmp_path / "many.add.xml", net_file)
+    street = Street(net_file, write_demand(net_file, tmp_path / "demand.rou.xml", 0.01), (additional,))
+    (tmp_path / "street.sumocfg").write_text(
+        f'<configuration><input><net-file value="{net_file.name}"/><route-files value="demand.rou.xml"/>'
+        '<additional-files value="many.add.xml"/></input></configuration>'
+    )
+    city = tmp_path / "city.toml"
+    assert (
+        main(["city", "init", "--sumocfg", str(tmp_path / "street.sumocfg"), "--dialect", "street", "--out", str(city)])
+        == 0
+    )
+    models = tmp_path / "models"
+    # compares the model with the policy in NumPy
+    assert main(["export", "--city", str(city), "--pretrained", "--tl", "all", "--models-dir", str(models)]) == 0
+    (version,) = (models / "A0").iterdir()
+    contract = from_saved_model(version)
+    (signal,) = contract.signals
+    assert len(signal.approaches) == ARMS * LANES and contract.action.size == 2 * ARMS
+    fixed = run(street, 600)
+    controlled = run(
+        street,
+        600,
+        lambda _, own: JunctionPolicies(own, pretrained.policy()),
+        config.load(city).safety,
+        dialect="street",
+    )
+    assert controlled.alarms == [] and controlled.collisions == 0
+    assert controlled.arrived >= fixed.arrived > 100
+
+
+def _program_of_halves(path, net_file):
+    """A program that serves each arm twice: all of its links, then those of its left lanes alone."""
+    (signal,) = network.read(net_file).signals.values()
+    phases = []
+    for k in range(ARMS):
+        for first_lane in (0, LANES // 2):
+            served = {f"n{k}_A0_{lane}" for lane in range(first_lane, LANES)}
+            state = "".join("G" if any(incoming in served for incoming, _ in link) else "r" for link in signal.links)
+            phases += [(10, state), (3, state.replace("G", "y")), (2, "r" * len(state))]
+    root = ET.Element("additional")
+    logic = ET.SubElement(root, "tlLogic", id=signal.id, type="static", programID=PROGRAM, offset="0")
+    for duration_s, state in phases:
+        ET.SubElement(logic, "phase", duration=str(duration_s), state=state)
+    ET.ElementTree(root).write(path)
+    return path

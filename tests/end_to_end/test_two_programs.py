@@ -98,6 +98,8 @@ def test_evaluation_goes_on_without_an_odd_signal_and_names_it_once(folder, city
     assert "not of the network's first: A0 (program 'real', not '0')" in err
     assert evaluate([*flags, "--strict"]) == 2
     assert capfd.readouterr().err.startswith("error: ODD: signal A1: program")
+    assert evaluate([*flags, "--tl", "ODD"]) == 2, "nothing is left"
+    assert capfd.readouterr().err.startswith("error: ODD: signal A1: program")
 
 
 def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, capsys):
@@ -135,15 +137,14 @@ def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(f
 
 
 def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_toml, capsys, caplog):
-    caplog.set_level("WARNING", "controller")
     flags = [
-        "--city",
-        str(with_every_signal(folder, city_toml)),
         "--policy",
         "max-pressure",
         "--libsumo",
         "--end",
         "20",
+        "--city",
+        str(with_every_signal(folder, city_toml)),
     ]
     assert control([*flags, "--strict"]) == 2
     assert capsys.readouterr().err.startswith("error: ODD: signal A1: program")
@@ -157,23 +158,18 @@ def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folde
     city = tmp_path / "city.toml"
     city.write_text(f'[network]\nsumocfg = "{folder / "street.sumocfg"}"\n')
     tls = sorted(network.of_city(config.load(city)).signals.keys() - {ODD})
-    assert (
-        evaluate(["--city", str(city), "--arms", "fixed,actuated,max-pressure", "--seeds", "1", "--out", str(tmp_path)])
-        == 0
-    )
-    err = capfd.readouterr().err
+    flags = ["--city", str(city), "--arms", "max-pressure", "--seeds", "1", "--out", str(tmp_path)]
+    assert evaluate(flags) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert sorted(results["conditions"]["tls"]) == tls
-    assert {arm: sorted(by_tl) for arm, by_tl in results["delay_by_tl"].items()} == dict.fromkeys(results["arms"], tls)
+    assert sorted(results["conditions"]["tls"]) == tls == sorted(results["delay_by_tl"]["max-pressure"])
     assert control(["--city", str(city), "--policy", "max-pressure", "--libsumo", "--end", "20"]) == 0
     log = [record.getMessage() for record in caplog.records]
     assert any(line.startswith(f"controlling {', '.join(results['conditions']['tls'])} from second 0") for line in log)
-    for lines in (err.splitlines(), log):
+    for lines in (capfd.readouterr().err.splitlines(), log):
         (line,) = (line for line in lines if "left on its own program" in line)
         assert f"{ODD}: signal {ODD}: program" in line
-    for command, flags in ((evaluate, ["--arms", "fixed"]), (control, ["--policy", "max-pressure"])):
-        assert command(["--city", str(city), *flags, "--strict"]) == 2
-        assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {ODD}: signal {ODD}: program")
+    assert evaluate([*flags, "--strict"]) == 2
+    assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {ODD}: signal {ODD}: program")
 
 
 @pytest.mark.slow
@@ -192,10 +188,4 @@ def test_rounds_go_on_without_an_odd_signal_unless_they_are_strict(folder, tmp_p
     assert all(simulation["delay_by_tl"].keys() == {"A0", "B0"} for simulation in decision["simulations"])
     assert [line.partition(":")[0] for line in out.splitlines()] == ["A0", "B0"], "the rounds' result"
     assert rounds([*flags, "--resume", "--strict"]) == 2
-    assert capsys.readouterr().err.startswith("error: ODD: signal A1: program")
-
-
-def test_nothing_to_control_is_an_error(folder, city_toml, capsys):
-    flags = ["--city", str(with_every_signal(folder, city_toml)), "--arms", "fixed", "--seeds", "1", "--tl", "ODD"]
-    assert evaluate(flags) == 2
     assert capsys.readouterr().err.startswith("error: ODD: signal A1: program")

@@ -1,16 +1,20 @@
 """JSON schemas of Kubernetes resources."""
 
+import functools
 import json
 
 import jsonschema
+import kubernetes_validate
 
 KUBERNETES = "1.30"
 
 
+# it would read megabytes for each document
+kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
+
+
 def validate(document):
     """Raise an error unless a document is one of Kubernetes' own resources, without unknown fields."""
-    import kubernetes_validate
-
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 

@@ -1,12 +1,12 @@
 """Alerts, dashboard and scrape configuration: valid, true to the metrics of the code, and tried on a real
 Prometheus."""
 
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 
@@ -26,7 +26,8 @@ from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import MonitorRule
 from tests.conftest import GRID, ROOT
-from tests.end_to_end.programs import free_port
+from tests.end_to_end.programs import free_port, started
+from tests.waiting import wait_until
 
 FOLDER = ROOT / "k8s" / "monitoring"
 METRIC = re.compile(r"(?<![\w:-])(?:controller|guard|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
@@ -139,14 +140,6 @@ def query(port, expression):
         return json.loads(answer.read())["data"]["result"]
 
 
-def wait_for(condition, what):
-    end_s = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < end_s, what
-        time.sleep(0.2)
-    return found
-
-
 @pytest.mark.slow
 def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
     if shutil.which("prometheus") is None:
@@ -166,14 +159,13 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
     control += ["--http", f"127.0.0.1:{http}", "--sumo", f"127.0.0.1:{traci}", "--no-guard", "--end", "100000000"]
     scrape = ["prometheus", f"--config.file={tmp_path / 'prometheus.yaml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     scrape += [f"--web.listen-address=127.0.0.1:{own}"]
-    processes = []
-    try:
-        for command in (scrape, hold, control):
-            with (tmp_path / f"{len(processes)}.log").open("w") as log:
-                processes.append(subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=log, stderr=log))
-        wait_for(lambda: processes[0].poll() is None and is_open(own), (tmp_path / "0.log").read_text())
-        wait_for(lambda: len(query(own, "up == 1")) == 3, "all targets are scraped")
-        wait_for(lambda: query(own, "rate(controller_decisions_total[10s]) > 0"), "decisions are counted")
+    with contextlib.ExitStack() as processes:
+        for name, command in (("prometheus", scrape), ("guard", hold), ("controller", control)):
+            log = processes.enter_context((tmp_path / f"{name}.log").open("w"))
+            processes.enter_context(started(command, cwd=ROOT, stdout=log, stderr=log))
+        wait_until(lambda: is_open(own), 60)
+        wait_until(lambda: len(query(own, "up == 1")) == 3, 60)
+        wait_until(lambda: query(own, "rate(controller_decisions_total[10s]) > 0"), 60)
         for expression in expressions():
             # a query that Prometheus does not understand is an HTTP error
             query(own, expression.replace('instance=~"$instance"', ""))
@@ -183,10 +175,6 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
         assert query(own, ":tensorflow:serving:request_count")
         assert query(own, "guard_controller_connected == 1")
         assert query(own, 'ALERTS{alertstate="firing"}') == []
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(60)
 
 
 def is_open(port):

@@ -19,6 +19,7 @@ from tests.k8s.test_manifests import (
     pods,
     render,
     with_city,
+    words_of,
 )
 
 SCRIPT_FOLDERS = ("/given", "/server-files", "/config")
@@ -43,13 +44,8 @@ def claims(documents, kind, name):
 
 def test_command_of_the_job_is_accepted_with_further_flags(documents, tmp_path):
     each = container(documents, "rollout")
-    args = arguments(documents, each)
-    fake = tmp_path / "greenserve"
-    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    fake.chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROLLOUT_FLAGS": "--skip shadow --again 17"}
-    done = subprocess.run([*each["command"], *args], env=variables, capture_output=True, text=True)
-    name, *words = done.stdout.splitlines()
+    command = [*each["command"], *arguments(documents, each)]
+    name, *words = words_of(command, tmp_path, ROLLOUT_FLAGS="--skip shadow --again 17")
     parsed = parser(name).parse_args(words)
     assert name == "rollout" and (parsed.skip, parsed.again, parsed.tls, parsed.to) == ("shadow", 17, [], None)
     assert parsed.author == "rollout job", "not the pod's name, which is another one after a restart"
@@ -127,23 +123,17 @@ def test_server_reads_the_jobs_models_config_and_the_config_maps_other_files(doc
     assert [each.name for each in live.iterdir()] == ["models.config"]
 
 
-def test_other_numbers_make_another_job(tmp_path):
-    shutil.copytree(K8S, tmp_path / "k8s")
-    folder = tmp_path / "k8s" / "overlays" / "rollout"
-    templates = []
-    for text in ("SA101 = 1\nSA104 = 1\n", "SA101 = 4\nSA104 = 1\n"):
-        (folder / "numbers.toml").write_text(text)
-        render.cache_clear()
-        templates.append(pods(render(folder)))
-    before, now = templates
-    assert before["Job", "rollout"] == pods(render("overlays/rollout"))["Job", "rollout"] != now["Job", "rollout"]
+def test_other_numbers_make_another_job(documents, tmp_path):
+    folder = shutil.copytree(K8S, tmp_path / "k8s") / "overlays" / "rollout"
+    (folder / "numbers.toml").write_text("SA101 = 4\nSA104 = 1\n")
+    before, now = pods(documents), pods(render(folder))
+    assert before["Job", "rollout"] != now["Job", "rollout"]
     assert before["Deployment", "tf-serving"] == now["Deployment", "tf-serving"], "no server is restarted"
 
 
 def with_components(tmp_path, *components):
     """The rollout overlay with these components."""
-    shutil.copytree(K8S, tmp_path / "k8s")
-    folder = tmp_path / "k8s" / "overlays" / "rollout"
+    folder = shutil.copytree(K8S, tmp_path / "k8s") / "overlays" / "rollout"
     path = folder / "kustomization.yaml"
     listed = "".join(f"  - ../../{name}\n" for name in components)
     path.write_text(path.read_text().replace("  - ../../rollout\n", listed))
