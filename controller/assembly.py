@@ -4,7 +4,6 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
-from controller.sumo.connection import StartConnection, TrackingConnection
+from controller.sumo.connection import LanesToRead, StartConnection, TrackingConnection
 from controller.sumo.network import (
     RunningSignal,
     check_contract_matches_network,
@@ -53,19 +52,6 @@ class Start:
     """True if vehicles or persons are there."""
     signals: Mapping[str, RunningSignal]
     """By signal of the contracts, in their order."""
-
-
-class LanesToRead(NamedTuple):
-    """Lanes that a connection reads for the TLs."""
-
-    lanes_of: dict[str, list[str]]
-    """By TL, the lanes whose counts it needs."""
-    outflow_lanes: list[str]
-    """Lanes with counted outflow."""
-    vehicle_lanes_of: dict[str, list[str]]
-    """By TL, the lanes whose single vehicles it needs, and the crossings whose persons."""
-    walking_areas_of: dict[str, list[str]]
-    """By crossing, the walking areas at its ends."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +133,8 @@ def loop_from(
 ) -> DecisionLoop:
     """The decision loop of a start; it asks nothing more of SUMO. Arguments and errors as `assemble`."""
     street = tls.street
-    to_read = lanes_to_read(tls)
     links = {signal: len(street.signals[signal].links) for signal in start.signals}
-    connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of, to_read.walking_areas_of)
+    connection.track(lanes_to_read(tls), links)
     # as in training, where an episode begins on an empty network, with the first green phase at once
     forces_first = tls.safety.floors == "dialect" and not start.has_traffic
     lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.sumo.connection import StepResult, SumoConnection
+from controller.sumo.connection import LanesToRead, StepResult, SumoConnection
 from signals.observation import NO_VEHICLES, Readings, VehicleReadings
 
 MISSING, STUCK, NOISY = "missing", "stuck", "noisy"
@@ -72,15 +72,8 @@ class FaultyDetectors:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def track(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        signals: Mapping[str, int],
-        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
-        walking_areas_of: Mapping[str, Sequence[str]] = {},
-    ) -> None:
-        self._connection.track(lanes_of, outflow_lanes, signals, vehicle_lanes_of, walking_areas_of)
+    def track(self, lanes: LanesToRead, signals: Mapping[str, int]) -> None:
+        self._connection.track(lanes, signals)
         # seeded by the lane's name: every arm has the same faults, whatever other lanes it reads
         draws = [
             np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2)
@@ -89,7 +82,7 @@ class FaultyDetectors:
         self._draw, stuck_from = np.array(draws).reshape(-1, 2).T
         self._stuck_from_s = self._begin_s + stuck_from * (self._end_s - self._begin_s)
         row_of = {lane: row for row, lane in enumerate(self._connection.lanes)}
-        self._vehicle_rows = {tl: [row_of[lane] for lane in lanes] for tl, lanes in vehicle_lanes_of.items()}
+        self._vehicle_rows = {tl: [row_of[lane] for lane in of_tl] for tl, of_tl in lanes.vehicle_lanes_of.items()}
         self.readings = self._copy()
 
     def read(self, due: tuple[str, ...]) -> StepResult:

@@ -152,11 +152,8 @@ class UncontrolledSignals(_PicturedSignals):
         self._tls = tuple(contract.tl for contract in contracts)
         start = Start(self._now, self._sumo_step_s, False, running)
         super().__init__(pictured, connection, Control(contracts), start, self._tls)
-        to_read = self._run.to_read
         links = {signal: len(pictured.street.signals[signal].links) for signal in running}
-        connection.track(
-            to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of, to_read.walking_areas_of
-        )
+        connection.track(self._run.to_read, links)
         self._connection = connection
         self._number = 0
         self._programs = {signal: [] for signal in running}

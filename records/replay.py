@@ -25,7 +25,7 @@ from controller.events import DecisionEvent, OperatorAction
 from controller.recording import loop_state
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
-from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
+from controller.sumo.connection import ONLINE, LanesToRead, StepResult, TrackedLanes
 from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
@@ -99,16 +99,9 @@ class RecordedConnection(TrackedLanes):
         self._detectors_read_of: record.Step | None = None
         """The step whose vehicles on detectors a reading has returned."""
 
-    def track(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        signals: Mapping[str, int],
-        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
-        walking_areas_of: Mapping[str, Sequence[str]] = {},
-    ) -> None:
-        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of, walking_areas_of)
-        self._outflow_rows = [self.row[lane] for lane in outflow_lanes]
+    def track(self, lanes: LanesToRead, signals: Mapping[str, int]) -> None:
+        self.track_lanes(lanes)
+        self._outflow_rows = [self.row[lane] for lane in lanes.outflow_lanes]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         """Do nothing: the record has the states that SUMO showed."""

@@ -27,7 +27,7 @@ from controller.guard.listener import TraciListener, settings
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import access, start, wire
 from controller.sumo.access import SumoAccess
-from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
+from controller.sumo.connection import CommandRejected, Interrupts, LanesToRead, SumoConnectionLost
 from controller.sumo.traci_connection import TraciConnection, traci_errors
 
 log = logging.getLogger("controller.guard")
@@ -111,7 +111,7 @@ class Guard:
         configured_s = float(connection.api.simulation.getEndTime())
         self._end_s = min(config.end_s, configured_s if configured_s > 0 else math.inf)
         self._is_stopped = False
-        connection.track({}, [], {})
+        connection.track(LanesToRead(), {})
 
     def stop(self) -> None:
         self._is_stopped = True

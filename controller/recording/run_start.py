@@ -13,9 +13,9 @@ from city import config as city_config
 from city import network
 from city.network import Program, ProgramPhase
 from city.version import VERSION
-from controller.assembly import ControlledTls, LanesToRead, Start, lanes_to_read
+from controller.assembly import ControlledTls, Start, lanes_to_read
 from controller.recording.detectors import Detector
-from controller.sumo.connection import TrackedLanes
+from controller.sumo.connection import LanesToRead, TrackedLanes
 from controller.sumo.network import RunningSignal
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
@@ -38,8 +38,8 @@ class RunStart(ControlledTls):
 
     def tracked_lanes(self) -> TrackedLanes:
         """The rows of the lanes in readings, as the connection has them."""
-        lanes, to_read = TrackedLanes(), self.to_read
-        lanes.track_lanes(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of, to_read.walking_areas_of)
+        lanes = TrackedLanes()
+        lanes.track_lanes(self.to_read)
         return lanes
 
     @property

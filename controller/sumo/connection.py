@@ -178,27 +178,24 @@ class DecisionConnection(Protocol):
         """Hand a signal back at once, after the last step. Raises CommandRejected, SumoConnectionLost."""
 
 
+class LanesToRead(NamedTuple):
+    """Lanes that a connection reads for the TLs."""
+
+    lanes_of: Mapping[str, Sequence[str]] = {}
+    """By TL, the lanes whose counts are read when it is due."""
+    outflow_lanes: Sequence[str] = ()
+    """Lanes with outflow to count at every step."""
+    vehicle_lanes_of: Mapping[str, Sequence[str]] = {}
+    """By TL, the lanes whose single vehicles are read when it is due, and the crossings whose persons are."""
+    walking_areas_of: Mapping[str, Sequence[str]] = {}
+    """By crossing, the walking areas (SUMO's edges) on which its persons stand."""
+
+
 class TrackingConnection(DecisionConnection, Protocol):
     """A connection whose lanes and signals are still to be chosen."""
 
-    def track(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        signals: Mapping[str, int],
-        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
-        walking_areas_of: Mapping[str, Sequence[str]] = {},
-    ) -> None:
-        """Set the lanes and signals to read.
-
-        Args:
-            lanes_of: by TL, the lanes whose counts are read when it is due.
-            outflow_lanes: lanes with outflow to count at every step.
-            signals: number of links by signal.
-            vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due, and the crossings whose
-                persons are.
-            walking_areas_of: by crossing, the walking areas (SUMO's edges) on which its persons stand.
-        """
+    def track(self, lanes: LanesToRead, signals: Mapping[str, int]) -> None:
+        """Set the lanes and signals to read. `signals`: number of links by signal."""
 
 
 class StartConnection(TrackingConnection, ApiConnection, Protocol):
@@ -292,20 +289,15 @@ class TrackedLanes:
     lanes: tuple[str, ...] = ()
     outflow_lanes: tuple[str, ...] = ()
 
-    def track_lanes(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        vehicle_lanes_of: Mapping[str, Sequence[str]],
-        walking_areas_of: Mapping[str, Sequence[str]],
-    ) -> None:
-        self.lanes_of, self.vehicle_lanes_of, self.walking_areas_of = lanes_of, vehicle_lanes_of, walking_areas_of
+    def track_lanes(self, to_read: LanesToRead) -> None:
+        self.lanes_of, self.vehicle_lanes_of = to_read.lanes_of, to_read.vehicle_lanes_of
+        self.walking_areas_of = to_read.walking_areas_of
         # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
         self.lanes = tuple(
-            sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes})
+            sorted({lane for of in (self.lanes_of, self.vehicle_lanes_of) for lanes in of.values() for lane in lanes})
         )
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
-        self.outflow_lanes = tuple(outflow_lanes)
+        self.outflow_lanes = tuple(to_read.outflow_lanes)
         self._on_lane: dict[str, frozenset[str]] = dict.fromkeys(self.outflow_lanes, frozenset())
         size = len(self.lanes)
         self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))

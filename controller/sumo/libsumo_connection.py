@@ -12,6 +12,7 @@ from city.errors import InputError
 from controller.sumo.connection import (
     CommandRejected,
     Crossings,
+    LanesToRead,
     Person,
     StepCollector,
     StepResult,
@@ -46,15 +47,8 @@ class LibsumoConnection(StepCollector):
         self._on_outflow_lanes: list[list[Sequence[str]]] = []
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
 
-    def track(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        signals: Mapping[str, int],
-        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
-        walking_areas_of: Mapping[str, Sequence[str]] = {},
-    ) -> None:
-        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of, walking_areas_of)
+    def track(self, lanes: LanesToRead, signals: Mapping[str, int]) -> None:
+        self.track_lanes(lanes)
         self._rows_of.cache_clear()
         self._signals = tuple(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]

@@ -24,6 +24,7 @@ from controller.sumo.connection import (
     CommandRejected,
     Crossings,
     Interrupts,
+    LanesToRead,
     Person,
     StepCollector,
     StepResult,
@@ -187,18 +188,13 @@ class TraciConnection(StepCollector):
         self.shown()  # receives the answer that is due first
         return self._api
 
-    def track(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        signals: Mapping[str, int],
-        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
-        walking_areas_of: Mapping[str, Sequence[str]] = {},
-    ) -> None:
-        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of, walking_areas_of)
+    def track(self, lanes: LanesToRead, signals: Mapping[str, int]) -> None:
+        self.track_lanes(lanes)
         self._signals = tuple(signals)
         self._states = wire.StateGetters(signals)
-        outflow = [wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in outflow_lanes]
+        outflow = [
+            wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in lanes.outflow_lanes
+        ]
         self._outflow_request = wire.message(outflow) if outflow else b""
         self._getters_of.cache_clear()
 

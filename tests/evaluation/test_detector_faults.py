@@ -10,6 +10,7 @@ import pytest
 
 from city import network
 from controller.assembly import ControlledTls, assemble
+from controller.sumo.connection import LanesToRead
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import detector_faults, policy_models
 from evaluation.arms import parse, with_faults
@@ -39,7 +40,7 @@ def read(rates, seed=1, due_of=lambda k: SIGNALS):
     result = []
     with street() as (connection, lanes):
         faulty = FaultyDetectors(connection, rates, seed, 0.0, 400.0)
-        faulty.track(lanes, list(itertools.chain(*lanes.values())), dict.fromkeys(SIGNALS, 1), lanes)
+        faulty.track(LanesToRead(lanes, list(itertools.chain(*lanes.values())), lanes), dict.fromkeys(SIGNALS, 1))
         for k in range(1, 41):
             faulty.advance(10.0 * k)
             faulty.read(due_of(k))
@@ -124,7 +125,7 @@ def test_lane_has_the_same_fault_whatever_other_lanes_are_read():
     with street() as (connection, lanes):
         for signals in (SIGNALS, SIGNALS[1:], SIGNALS):
             faulty = FaultyDetectors(connection, FaultRates(missing=0.5), 1, 0.0, 100.0)
-            faulty.track({signal: lanes[signal] for signal in signals}, [], dict.fromkeys(signals, 1))
+            faulty.track(LanesToRead({signal: lanes[signal] for signal in signals}), dict.fromkeys(signals, 1))
             seen = np.zeros((2, len(connection.lanes)), bool)  # of the connection, and through its faults
             for _ in range(30):
                 second += 10.0

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from controller.sumo.connection import LanesToRead
 from tests.controller.sumo.openers import OPENERS, OPTIONS
 
 
@@ -30,7 +31,7 @@ def connection(request):
 
 @pytest.fixture
 def busy(connection):
-    connection.track({}, [], {})
+    connection.track(LanesToRead(), {})
     connection.read(())
     connection.advance(90.0)
     connection.read(())

@@ -8,6 +8,7 @@ import pytest
 from city import network
 from city.errors import InputError
 from controller.recording.detectors import ADVANCE, track_detectors
+from controller.sumo.connection import LanesToRead
 from controller.sumo.libsumo_connection import start_libsumo
 from records.atspm import detectors
 from tests.conftest import GRID
@@ -51,7 +52,7 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, placed, pass
         assert {each.id: (each.signal, each.function, each.stop_lane) for each in tracked} == {
             detector.id: (detector.signal, detector.function, detector.stop_lane) for detector in placed
         }
-        connection.track({}, [], {"A0": len(connection.api.trafficlight.getRedYellowGreenState("A0"))})
+        connection.track(LanesToRead(), {"A0": len(connection.api.trafficlight.getRedYellowGreenState("A0"))})
         entries, exits = [], []
         for now in range(0, END_S, 10):
             # several steps of SUMO in a segment, several segments in a reading
@@ -71,7 +72,7 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, placed, pass
 def test_nothing_is_read_without_detectors(opened):
     with contextlib.closing(opened(OPTIONS)) as connection:
         assert track_detectors(connection, SIGNALS, 1.0) == ()
-        connection.track({}, [], {})
+        connection.track(LanesToRead(), {})
         connection.advance(5)
         assert connection.read(()).detector_changes == []
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from city import network
-from controller.sumo.connection import WALKING_M
+from controller.sumo.connection import WALKING_M, LanesToRead
 from tests.controller.sumo.openers import OPENERS
 
 END_S = 150
@@ -29,13 +29,9 @@ def connection(request, options):
 
 def track(connection, areas_of):
     crossings = sorted(areas_of)
-    connection.track(
-        {"all": [], "one": [], "roads": []},
-        [],
-        {"J": len(connection.api.trafficlight.getRedYellowGreenState("J"))},
-        {"all": ["WJ_1", *crossings], "one": crossings[:1], "roads": ["WJ_1"]},
-        areas_of,
-    )
+    vehicle_lanes_of = {"all": ["WJ_1", *crossings], "one": crossings[:1], "roads": ["WJ_1"]}
+    lanes = LanesToRead(dict.fromkeys(vehicle_lanes_of, ()), (), vehicle_lanes_of, areas_of)
+    connection.track(lanes, {"J": len(connection.api.trafficlight.getRedYellowGreenState("J"))})
     return {"all": crossings, "one": crossings[:1], "roads": []}
 
 

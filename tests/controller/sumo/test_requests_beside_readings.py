@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from city import network
-from controller.sumo.connection import CommandRejected
+from controller.sumo.connection import CommandRejected, LanesToRead
 from controller.sumo.traci_connection import TraciConnection
 from tests.conftest import GRID
 
 
 def test_states_are_those_that_sumo_shows_and_nothing_is_left_of_the_request(connection):
     links = {name: len(signal.links) for name, signal in network.read(GRID / "grid.net.xml").signals.items()}
-    connection.track({}, [], dict(list(links.items())[:1]))
+    connection.track(LanesToRead(), dict(list(links.items())[:1]))
     connection.read(())
     seen = set()
     for second in (30.0, 31.0, 60.0):
@@ -32,7 +32,7 @@ def test_states_are_those_that_sumo_shows_and_nothing_is_left_of_the_request(con
 
 def test_a_signal_that_sumo_does_not_have_is_named(connection):
     if isinstance(connection, TraciConnection):
-        connection.track({}, [], {})
+        connection.track(LanesToRead(), {})
         connection.read(())
         with pytest.raises(CommandRejected, match="nobody"):
             connection.signal_states({"nobody": 3})

@@ -12,7 +12,14 @@ import pytest
 from traci import constants as tc
 
 from controller.sumo import wire
-from controller.sumo.connection import WALKING_M, CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import (
+    WALKING_M,
+    CommandRejected,
+    Interrupts,
+    LanesToRead,
+    SumoConnectionLost,
+    WaitAborted,
+)
 from controller.sumo.programs import StderrReader
 from controller.sumo.traci_connection import TraciConnection
 from signals.observation import NO_VEHICLES
@@ -42,7 +49,7 @@ def tracking(
 ):
     """A connection over a socket that reads one TL."""
     connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), Interrupts(abort_requested))
-    connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of, walking_areas_of)
+    connection.track(LanesToRead({"TL": LANES}, (), vehicle_lanes_of, walking_areas_of), {"X": 2})
     return connection
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from controller.sumo.connection import LanesToRead
 from signals.observation import NO_VEHICLES
 
 END_S = 120
@@ -25,7 +26,7 @@ def tracked(connection):
     by_vehicle = {tl: lanes_of(connection, tl) for tl in ("A0", "B1")}
     by_vehicle["A0"] += [*lanes_of(connection, "A1"), *by_vehicle["B1"][:2]]
     by_vehicle["B2"] = lanes_of(connection, "B2")
-    connection.track(counted, [], {}, by_vehicle)
+    connection.track(LanesToRead(counted, (), by_vehicle), {})
     return counted, by_vehicle
 
 
