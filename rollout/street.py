@@ -19,7 +19,7 @@ from serving.contract import ContractError
 from serving.errors import ModelNotFound, ServingError
 from serving.tf_serving import config_files, publication
 from serving.tf_serving.config_files import MODELS_CONFIG, Versions
-from serving.tf_serving.loaded_versions import AVAILABLE
+from serving.tf_serving.publication import AVAILABLE
 
 ANSWER_TIMEOUT_S = 5.0
 """Wall time within which the model server must answer for its status."""

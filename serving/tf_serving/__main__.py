@@ -28,7 +28,7 @@ from serving.embedded.models import version_files
 from serving.errors import ServingError
 from serving.tf_serving import config_files, publication
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
-from serving.tf_serving.loaded_versions import NotLoaded
+from serving.tf_serving.publication import NotLoaded
 
 MAX_SHARDS = 1000
 
