@@ -1,6 +1,6 @@
 """Wiring of the embedded server: services, health, REST, polling, start and drain.
 
-The path of a call: rpc/grpc_method -> rpc/<name> -> models/manager (which version)
+The path of a call: rpc/grpc_method -> rpc/predict -> models/manager (which version)
 -> tensorflow/session -> the response message.
 """
 

@@ -340,6 +340,7 @@ def test_label_of_an_unloaded_version_is_dropped_until_its_version_is_loaded():
     target = Versions((1, 3), {"stable": 1, "canary": 3})
     assert intermediate_versions(current, target, current.numbers) == Versions((1, 3), {"stable": 1})
     assert intermediate_versions(current, target, (1, 3)) is None
+    assert intermediate_versions(Versions((1,), {"stable": 1}), target, (1,)) == Versions((1, 3), {"stable": 1})
 
 
 def test_previous_version_of_a_label_stays_listed_while_its_folder_exists():
