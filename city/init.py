@@ -1,6 +1,7 @@
 """`greenserve city init`: a first city.toml for a SUMO network, with every signal a TL."""
 
 import argparse
+import copy
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -9,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from city import network, repaired_programs, sumo_files, toml_text, whole_files
+from city import network, sumo_files, toml_text, whole_files
 from city.arguments import Parser, simulated_second
 from city.config import STREET_MAX_RED_S
 from city.errors import InputError, refuse
 from city.names import MAX_SIGNAL_NAME, canonical, key
-from city.network import SignalNetwork, StreetNetwork
-from city.repaired_programs import Repair, repair
-from city.sumo_files import elements
+from city.network import UNNAMED_PROGRAM, Program, SignalNetwork, StreetNetwork
+from city.sumo_files import elements, read_elements
 
 MAX_REASONS = 20
 """Signals whose reasons one error line has."""
@@ -86,6 +86,26 @@ class Choice:
     greens: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Repair:
+    """A signal's running program, repaired."""
+
+    signal: SignalNetwork
+    """The signal as it is with the repaired program."""
+    original: Program
+    states: Mapping[str, str]
+    """State of the original program -> the state with g."""
+
+    @property
+    def program(self) -> Program:
+        return self.signal.plan
+
+    @property
+    def links(self) -> list[int]:
+        """The links that show g instead of G in some phase."""
+        return sorted({k for a, b in self.states.items() for k in range(len(a)) if a[k] != b[k]})
+
+
 def main(
     argv: list[str],
     dialects: Sequence[str],
@@ -153,7 +173,7 @@ def _init(
     files = _configuration(args, programs)
     sumocfg = next(iter(files), args.sumocfg)
     if programs is not None:
-        files[programs] = repaired_programs.additional_file(original, list(repairs.values()))
+        files[programs] = repaired_file(original, list(repairs.values()))
     files[out] = city_toml(source, sumocfg, street, tls, choices, left_out, args.dialect, folder)
     _write_all(files, out)
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
@@ -214,6 +234,46 @@ def _repairs(
     repairs = {name: repair(street.signals[name], own) for name, own in states.items() if own}
     _, left_out = _choices(replace(street, signals={name: each.signal for name, each in repairs.items()}), choose)
     return {name: each for name, each in repairs.items() if name not in left_out}
+
+
+def repair(signal: SignalNetwork, states: Mapping[str, str]) -> Repair:
+    """Repair the program that runs: it shows g instead of G to links that yield.
+
+    SUMO refuses a second program with the same id, so each has an id of its own; it is loaded last, and so it runs.
+    `states`: state -> the state with g, for those that change.
+    """
+    original, ids = signal.plan, {program.id for program in signal.programs}
+    name = "repaired" if original.id == UNNAMED_PROGRAM else f"{original.id}-repaired"
+    while name in ids:
+        name += "-again"
+    phases = tuple(replace(phase, state=states.get(phase.state, phase.state)) for phase in original.phases)
+    programs = sorted((*signal.programs, replace(original, id=name, phases=phases)), key=lambda program: program.id)
+    return Repair(replace(signal, programs=tuple(programs), active_program=name), original, states)
+
+
+def repaired_file(street: StreetNetwork, repairs: Sequence[Repair]) -> str:
+    """The text of the additional file with the repaired programs, else as in their own files. Raises InputError."""
+    wanted = {(each.signal.id, each.original.id): each for each in repairs}
+    found: dict[tuple[str, str], ET.Element] = {}
+
+    def read(element: ET.Element) -> None:
+        place = element.get("id", ""), element.get("programID", UNNAMED_PROGRAM)
+        if element.tag == "tlLogic" and place in wanted:
+            if element.find("phase") is not None:
+                found[place] = copy.deepcopy(element)
+            else:  # a file of offsets (tlsCoordinator)
+                found[place].set("offset", element.get("offset", "0"))
+
+    for path in (street.net_file, *street.additional):
+        read_elements(path, read, "fix it")
+    root = ET.Element("additional")
+    for place, logic in found.items():
+        logic.set("programID", wanted[place].program.id)
+        for phase in logic.iter("phase"):
+            phase.set("state", wanted[place].states.get(phase.attrib["state"], phase.attrib["state"]))
+        root.append(logic)
+    ET.indent(root, "    ")
+    return f"{ET.tostring(root, 'unicode')}\n"
 
 
 def _describe_repair(signal: str, repair: Repair) -> str:

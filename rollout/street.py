@@ -19,7 +19,6 @@ from serving.contract import ContractError
 from serving.errors import ModelNotFound, ServingError
 from serving.tf_serving import config_files, publication
 from serving.tf_serving.config_files import MODELS_CONFIG, Versions
-from serving.tf_serving.loaded_versions import AVAILABLE
 
 ANSWER_TIMEOUT_S = 5.0
 """Wall time within which the model server must answer for its status."""
@@ -103,7 +102,10 @@ class ServedStreet:
         """True if the TL's own model answers with this version."""
         with self._answering(), contextlib.suppress(ModelNotFound):
             return all(
-                any(each.version == number and each.state == AVAILABLE for each in client.status(tl, ANSWER_TIMEOUT_S))
+                any(
+                    each.version == number and each.state == publication.AVAILABLE
+                    for each in client.status(tl, ANSWER_TIMEOUT_S)
+                )
                 for client in self.clients
             )
         return False

@@ -1,6 +1,6 @@
 """Wiring of the embedded server: services, health, REST, polling, start and drain.
 
-The path of a call: rpc/grpc_method -> rpc/<name> -> models/manager (which version)
+The path of a call: rpc/grpc_method -> rpc/predict -> models/manager (which version)
 -> tensorflow/session -> the response message.
 """
 
@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
+import protos
 from city import names
 from city.errors import InputError, first_line, path_errors_as_input_errors
 from city.version import VERSION
@@ -34,7 +37,6 @@ from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.servable import LoadError
 from serving.embedded.rest.server import RestServer
-from serving.embedded.rpc import reflection
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.handle_reload_config_request import common_folder, handle_reload_config_request, switched_off
 from serving.embedded.rpc.model_rpcs import UNIMPLEMENTED_RPCS, get_model_metadata, get_model_status, unimplemented
@@ -46,6 +48,9 @@ from serving.embedded.tensorflow.session import Session
 
 _PREDICTION_SERVICE, _MODEL_SERVICE = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 MAX_NAMED_MODELS = 5
+MAX_REFLECTION_STREAMS = 4
+"""Concurrent reflection streams. Each occupies a thread, so they have a pool of their own."""
+_DESCRIPTORS = Path(protos.__file__).with_name("tensorflow_serving.binpb")
 _WARM_UP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 MAX_WARM_UP_RECORDS = 1000
 """Maximum number of records in a file, as in tensorflow/serving."""
@@ -149,7 +154,7 @@ class Server:
         if self._config.health:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             services = (*services, health.SERVICE_NAME)
-        reflection.add_to(self._server, services)
+        _add_reflection(self._server, services)
 
     def start(self) -> None:
         """Load the models, then listen, as TensorFlow Serving does. Raises InputError if an address is unusable."""
@@ -297,6 +302,22 @@ class Server:
         # TensorFlow Serving reports the health of its services under their short names
         for service in ("", _PREDICTION_SERVICE, _MODEL_SERVICE, "PredictionService", "ModelService"):
             self._health.set(service, response.SERVING if serving else response.NOT_SERVING)
+
+
+def _add_reflection(server: Any, services: tuple[str, ...]) -> None:
+    """Add server reflection of these services, with TensorFlow Serving's own descriptors, for grpcurl and others."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file:
+        pool.Add(file)
+    for module in (health_pb2, reflection_pb2):
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    servicer: Any = reflection.ReflectionServicer((*services, reflection.SERVICE_NAME), pool=pool)
+    servicer.ServerReflectionInfo = functools.partial(servicer.ServerReflectionInfo)
+    # grpc reads this attribute, which a bound method could not have
+    servicer.ServerReflectionInfo.experimental_thread_pool = futures.ThreadPoolExecutor(
+        MAX_REFLECTION_STREAMS, "reflection"
+    )
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 
 def _warm_up(file: Path, session: Session) -> None:

@@ -28,7 +28,6 @@ from serving.embedded.models import version_files
 from serving.errors import ServingError
 from serving.tf_serving import config_files, publication
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
-from serving.tf_serving.loaded_versions import NotLoaded
 
 MAX_SHARDS = 1000
 
@@ -139,7 +138,7 @@ def _write(args: argparse.Namespace) -> None:
             try:
                 files_of_server.write_with_servers(clients)
             except ServingError as error:
-                raise NotLoaded(
+                raise publication.NotLoaded(
                     f"--server {args.server}: does not answer ({error}); start it, or leave --server out"
                 ) from None
     if args.shards is not None:

@@ -17,7 +17,7 @@ from rollout.stages import RolloutRun
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.errors import BadRequest, ServingError
-from serving.tf_serving import loaded_versions
+from serving.tf_serving import publication
 from tests.rollout.fake_street import FakeClock, FakeJudges, plan
 from tests.rollout.test_street import in_file, models, settings, street_of
 from tests.serving.conftest import running
@@ -88,7 +88,7 @@ def test_a_number_is_loaded_then_labelled_and_promoted(settings, begun, tmp_path
 
 @pytest.mark.parametrize(("hangs", "error"), [(True, "Deadline"), (False, "no)")])
 def test_a_reload_that_hangs_or_is_refused_promotes_nothing(settings, begun, tmp_path, monkeypatch, hangs, error):
-    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(publication, "LOAD_TIMEOUT_S", 1.0)
     released = threading.Event()
     with running(settings) as server:
         load = server.manager.load

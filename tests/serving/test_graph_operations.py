@@ -119,35 +119,37 @@ def test_function_cannot_have_the_name_of_an_operation():
         tf.import_graph_def(graph)
 
 
-def calls(**functions):
-    """A graph that calls the last of these functions, each with nodes of these operations."""
+def calls(interface="", **functions):
+    """A graph that calls the last of these functions of an interface, each with nodes of these operations."""
     graph = tensorflow_pb2.GraphDef()
     for name, operations in functions.items():
         function = graph.library.function.add()
         function.signature.name = name
+        if interface:
+            function.attr["api_implements"].s = interface.encode()
         for number, operation in enumerate(operations):
             function.node_def.add(op=operation, name=f"n{number}")
     graph.node.add(op=name, name="call")
     return graph
 
 
-def test_size_counts_a_function_for_each_call_of_it():
-    """f0 has 1 node, and each further function calls the one before twice: TensorFlow would inline over 2^60 nodes."""
-    functions = {f"f{k}": [f"f{k - 1}"] * 2 for k in range(1, 61)}
-    assert Closure(calls(f0=["Tanh"], **functions)).inlined_size() == 1 + 3 * 2**60 - 2
+DOUBLED = {f"f{k}": [f"f{k - 1}"] * 2 for k in range(1, 61)}
+"""Each function calls the one before twice: TensorFlow would inline over 2^60 nodes."""
 
 
-def test_size_is_counted_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr(graph_operations, "MAX_INLINED_SIZE", 5)
-    graph = calls(f=["Tanh"] * 2, g=["f"] * 2, h=["g"] * 2)
-    assert Closure(graph).inlined_size() == 1 + 5, "2 nodes of f, 6 of g, 14 of h"
-
-
-def test_size_counts_functions_that_may_run_in_the_place_of_a_called_one():
-    graph = calls(b=["Tanh"], a=["Tanh"])
-    for function in graph.library.function:
-        function.attr["api_implements"].s = b"layer"
-    assert Closure(graph).inlined_size() == 3
-    graph.library.function[0].node_def.add(op="a", name="call")
-    with pytest.raises(graphlib.CycleError):
-        Closure(graph).inlined_size()
+@pytest.mark.parametrize(
+    ("graph", "bound", "size"),
+    [
+        (calls(f0=["Tanh"], **DOUBLED), None, 1 + 3 * 2**60 - 2),
+        (calls(f=["Tanh"] * 2, g=["f"] * 2, h=["g"] * 2), 5, 1 + 5),  # 2 nodes of f, 6 of g, 14 of h
+        (calls("layer", b=["Tanh"], a=["Tanh"]), None, 3),  # functions that may run in the place of a called one
+        (calls("layer", b=["Tanh", "a"], a=["Tanh"]), None, None),
+    ],
+)
+def test_size_counts_a_function_for_each_call_of_it_up_to_a_bound(monkeypatch, graph, bound, size):
+    monkeypatch.setattr(graph_operations, "MAX_INLINED_SIZE", bound or graph_operations.MAX_INLINED_SIZE)
+    if size is None:
+        with pytest.raises(graphlib.CycleError):
+            Closure(graph).inlined_size()
+    else:
+        assert Closure(graph).inlined_size() == size

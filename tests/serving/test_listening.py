@@ -199,6 +199,10 @@ def write_server(path, authority, valid=datetime.timedelta(days=1)):
     draft.replace(path)
 
 
+def client_of(server, tls):
+    return Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0)
+
+
 def secured(models, ssl_file, **settings):
     ssl = ssl_from_file(ssl_file)
     return running(ServerConfig(models, port=0, poll_s=0, ssl=ssl, ssl_file=ssl_file, **settings))
@@ -210,10 +214,7 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
     write_server(ssl_file, first)
     tls = ChangingTls(certificates.write(tmp_path, "client", first))
     socket_path = tmp_path / "grpc"
-    with (
-        secured(grid_models, ssl_file, socket_path=socket_path) as server,
-        Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
-    ):
+    with secured(grid_models, ssl_file, socket_path=socket_path) as server, client_of(server, tls) as client:
         client.predict("SA103", X, timeout_s=10)
         assert not tls.has_changed()
         write_server(ssl_file, second)
@@ -257,10 +258,7 @@ def test_expired_certificate_is_an_error_until_a_new_one_is_there(grid_models, t
     authority, ssl_file = pair("authority"), tmp_path / "ssl.config"
     write_server(ssl_file, authority, valid=datetime.timedelta(days=-1))
     tls = ChangingTls(certificates.write(tmp_path, "client", authority))
-    with (
-        secured(grid_models, ssl_file) as server,
-        Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
-    ):
+    with secured(grid_models, ssl_file) as server, client_of(server, tls) as client:
         with pytest.raises(Unavailable, match=r"(?i)certificate"):
             client.predict("SA103", X, timeout_s=10)
         write_server(ssl_file, authority)

@@ -57,23 +57,18 @@ def test_arrays_in_fortran_order_are_copied_by_value(non_policy_models):
         assert np.array_equal(y, array)
 
 
-def test_the_strings_of_requests_are_freed(stateful, monkeypatch):
-    before, freed = len(library()._strings), []
-    free = library().StringDealloc
-    monkeypatch.setattr(library(), "StringDealloc", lambda string: (freed.append(string), free(string)))
+def test_the_strings_and_the_tf_status_of_each_run_are_freed(stateful, monkeypatch):
+    kept, freed, made = len(library()._strings), [], []
+    for name in ("StringDealloc", "DeleteStatus"):
+        free = getattr(library(), name)
+        monkeypatch.setattr(library(), name, lambda x, free=free, name=name: (freed.append((name, x)), free(x)))
+    new = library().NewStatus
+    monkeypatch.setattr(library(), "NewStatus", lambda: made.append(("DeleteStatus", new())) or made[-1][1])
     for n in range(50):
         stateful.run("MEMORY", {"x": np.array([b"%d" % n * 60])}, signature="strings")
     # the variable holds the last string
-    assert len(library()._strings) <= before + 1 and len(freed) >= 49
-
-
-def test_the_tf_status_of_each_run_is_freed(stateful, monkeypatch):
-    new, freed, delete = library().NewStatus, [], library().DeleteStatus
-    monkeypatch.setattr(library(), "DeleteStatus", lambda status: (freed.append(status), delete(status)))
-    made = []
-    monkeypatch.setattr(library(), "NewStatus", lambda: made.append(new()) or made[-1])
-    stateful.run("MEMORY", {"x": np.array([b"x"])}, signature="strings")
-    assert freed == made and len(made) == 1
+    assert len(library()._strings) <= kept + 1 and sum(name == "StringDealloc" for name, _ in freed) >= 49
+    assert [each for each in freed if each[0] == "DeleteStatus"] == made and len(made) == 50
 
 
 def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(non_policy_models):

@@ -189,7 +189,7 @@ ISSUER = {"extensions": [usage(issues=True)], "is_authority": True}
     ("signer", "issuer", "listed", "reason"),
     [
         *(({}, ISSUER, listed, None) for listed in ("authority", "issuer", "signer")),
-        ({"valid": EXPIRED}, None, "authority", f"{INVALID}.*sign with a valid certificate"),
+        ({"valid": EXPIRED}, None, "authority", f"{INVALID}.*it expired .* UTC; sign with a valid certificate"),
         ({}, None, "expired", INVALID),
         ({}, None, "other", INVALID),
         # a certificate must be one for signatures

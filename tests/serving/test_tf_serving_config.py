@@ -24,7 +24,7 @@ from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.embedded.models import model_config
 from serving.errors import BadRequest, ModelNotFound
-from serving.tf_serving import loaded_versions
+from serving.tf_serving import publication
 from serving.tf_serving.__main__ import main
 from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions, with_previous_versions
 from tests.conftest import GRID, ROOT
@@ -192,7 +192,7 @@ def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, 
 
 
 def test_label_stays_if_its_version_is_not_loaded_in_time(publish, monkeypatch, capsys, out):
-    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(publication, "LOAD_TIMEOUT_S", 1.0)
     assert publish("--server", "127.0.0.1:1") == 1
     assert "--server 127.0.0.1:1: does not answer" in capsys.readouterr().err
     with running(publish.settings(reload_rpc=False)) as server:
@@ -239,7 +239,7 @@ def test_label_that_does_not_move_is_an_error(publish, monkeypatch, capsys, out)
     """The server does not read these files, so they say what it does not do."""
     assert publish("--model", "SA104=1,2") == 0
     monkeypatch.setattr(Client, "reload_config", lambda *_: True)
-    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(publication, "LOAD_TIMEOUT_S", 0.0)
     with running(publish.settings(models=model_config.from_file(out / "models.config"))) as server:
         assert publish(server=server) == 1
     error = capsys.readouterr().err
@@ -297,13 +297,13 @@ def state(version, name, error=""):
 @pytest.fixture
 def wait(monkeypatch):
     """Waits for version 2 of a model; `is_known`: what the server reports now is from before the call."""
-    monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(publication, "STATUS_INTERVAL_S", 0.0)
 
     def wait(*answers, is_known=False):
         server = Server(*answers)
-        statuses = loaded_versions.statuses_of_models(server, ["a"]) if is_known else {}
+        statuses = publication.statuses_of_models(server, ["a"]) if is_known else {}
         versions = {"a": Versions((2,), {"stable": 2})}
-        loaded_versions.wait_until_loaded(server, versions, loaded_versions.failed_loads(statuses))
+        publication.wait_until_loaded(server, versions, publication.failed_loads(statuses))
 
     return wait
 
@@ -313,19 +313,19 @@ FAILED = [(2, "END", "bad graph")]
 
 def test_wait_ends_with_the_error_of_a_version_that_failed_to_load(wait):
     message = r"a/2: there:8500 could not load it \(bad graph\); no label was moved"
-    with pytest.raises(loaded_versions.NotLoaded, match=message):
+    with pytest.raises(publication.NotLoaded, match=message):
         wait([(1, "AVAILABLE")], [(1, "AVAILABLE"), (2, "LOADING")], FAILED)
 
 
 def test_error_from_before_the_call_counts_only_if_it_persists(wait, monkeypatch):
     wait(FAILED, FAILED, [(2, "LOADING")], [(2, "AVAILABLE")], is_known=True)
-    monkeypatch.setattr(loaded_versions, "REPEATED_ERROR_S", 0.0)
-    with pytest.raises(loaded_versions.NotLoaded, match="bad graph"):
+    monkeypatch.setattr(publication, "REPEATED_ERROR_S", 0.0)
+    with pytest.raises(publication.NotLoaded, match="bad graph"):
         wait(FAILED, is_known=True)
 
 
 def test_long_wait_shows_its_progress(wait, monkeypatch, capsys):
-    monkeypatch.setattr(loaded_versions, "PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(publication, "PROGRESS_INTERVAL_S", 0.0)
     wait([], [(2, "LOADING")], [(2, "AVAILABLE")])
     assert capsys.readouterr().err.splitlines() == [
         f"waiting until there:8500 has loaded a/2 ({state}); 0 s of at most 300 s"
@@ -335,11 +335,12 @@ def test_long_wait_shows_its_progress(wait, monkeypatch, capsys):
 
 def test_label_of_an_unloaded_version_is_dropped_until_its_version_is_loaded():
     server = Server([(1, "AVAILABLE"), (2, "END")], labels={"canary": None, "stable": 1})
-    current = loaded_versions.loaded_versions(server, "a")
+    current = publication.loaded_versions(server, "a")
     assert current == Versions((1,), {"stable": 1}, frozenset({"canary"}))
     target = Versions((1, 3), {"stable": 1, "canary": 3})
     assert intermediate_versions(current, target, current.numbers) == Versions((1, 3), {"stable": 1})
     assert intermediate_versions(current, target, (1, 3)) is None
+    assert intermediate_versions(Versions((1,), {"stable": 1}), target, (1,)) == Versions((1, 3), {"stable": 1})
 
 
 def test_previous_version_of_a_label_stays_listed_while_its_folder_exists():

@@ -1,1 +1,1 @@
-"""One file per RPC, and the gRPC method around them, which turns errors into statuses."""
+"""The RPCs, and the gRPC method around them, which turns errors into statuses."""
