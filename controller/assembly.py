@@ -137,11 +137,12 @@ def loop_from(
     connection.track(lanes_to_read(tls), links)
     # as in training, where an episode begins on an empty network, with the first green phase at once
     forces_first = tls.safety.floors == "dialect" and not start.has_traffic
-    lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)
+    row = {lane: i for i, lane in enumerate(connection.lanes)}
+    length_m: Floats = np.array([street.lane_length_m[lane] for lane in row])
     intersections: list[Intersection] = []
     monitors: list[SignalMonitor] = []
     for contract in tls.contracts:
-        intersection = _intersection(contract, tls, lanes, start)
+        intersection = _intersection(contract, tls, row, length_m, start)
         for signal, safety in zip(contract.signals, intersection.safeties, strict=True) if is_monitored else ():
             names = tls.names.get(signal.id)
             monitor = SignalMonitor(street.signals[signal.id], safety.times, greens_of(signal), names)
@@ -155,23 +156,13 @@ def loop_from(
         connection,
         intersections,
         policies,
-        lanes.length_m,
+        length_m,
         start.now,
         start.sumo_step_s,
         subscribers,
         monitors,
         tls.names,
     )
-
-
-class ReadLanes:
-    """The lanes that a connection reads."""
-
-    def __init__(self, row: Mapping[str, int], street: StreetNetwork) -> None:
-        """`row`: row of a lane in the readings."""
-        self.row = row
-        self.length_m: Floats = np.array([street.lane_length_m[lane] for lane in row])
-        """float64 [lanes]"""
 
 
 def lanes_to_read(tls: ControlledTls) -> LanesToRead:
@@ -195,25 +186,28 @@ def lanes_to_read(tls: ControlledTls) -> LanesToRead:
     return LanesToRead(lanes_of, list(dict.fromkeys(outflow_lanes)), vehicle_lanes_of, walking_areas_of)
 
 
-def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLanes, start: Start) -> Intersection:
+def _intersection(
+    contract: pb.PolicyContract, tls: ControlledTls, row: Mapping[str, int], length_m: Floats, start: Start
+) -> Intersection:
+    """`row`, `length_m`: of the lanes in readings."""
     street, driver = tls.street, tls.driver
     dialect = dialects.of(contract)
     safeties = signal_safeties(contract, street, tls.safety)
     times = safeties[0].times
-    driving = _scored_greens(DRIVERS[driver], contract, street, lanes, times) if driver is not None else None
+    driving = _scored_greens(DRIVERS[driver], contract, street, row, length_m, times) if driver is not None else None
     if driver is not None and driving is None:
         raise InputError(
             f"{contract.tl}: one of its signals has no green phase, so {driver} has nothing to choose; "
             "leave it out with --infer-tl"
         )
     pressure = (
-        _scored_greens(MaxPressure, contract, street, lanes, times)
+        _scored_greens(MaxPressure, contract, street, row, length_m, times)
         if tls.control.fallback == MaxPressure.name
         else None
     )
     return Intersection(
         contract,
-        dialect.observer(contract, lanes.row, lanes.length_m),
+        dialect.observer(contract, row, length_m),
         dialect.sequencer(with_street_changes(contract, change_times(contract, safeties))),
         safeties,
         [fallback_schedule(start.signals[signal], street.signals[signal], start.now) for signal in contract.signal_ids],
@@ -227,7 +221,8 @@ def _scored_greens(
     kind: type[GreenScore],
     contract: pb.PolicyContract,
     street: StreetNetwork,
-    lanes: ReadLanes,
+    row: Mapping[str, int],
+    length_m: Floats,
     times: SafetyTimes,
 ) -> ScoredGreens | None:
     """Max-pressure or greedy of a TL; None if one of its signals has no green phase, so that nothing can be chosen."""
@@ -236,4 +231,4 @@ def _scored_greens(
     greens = [distinct_greens(signal, running_program(signal)) for signal in signals]
     if not all(greens):
         return None
-    return ScoredGreens(kind, signals, greens, lanes.row, lanes.length_m, times, street.lanes_behind)
+    return ScoredGreens(kind, signals, greens, row, length_m, times, street.lanes_behind)

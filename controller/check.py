@@ -53,7 +53,6 @@ Row = tuple[str, str, str, str]
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
-
     return program.run(lambda: _check(parser(prog).parse_args(argv)))
 
 

@@ -215,6 +215,7 @@ def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city,
     assert rows["SA101"][3].startswith("no model yet; the shipped policy fits its 4 greens and ")
     assert rows["SA101"][3].endswith("lanes: greenserve export --pretrained --tl SA101")
     assert "has one green, so there is nothing to choose" in rows["SA102"][3]
+    assert "left on its own program: " in check("--infer-tl", "SA102")
 
 
 @pytest.fixture

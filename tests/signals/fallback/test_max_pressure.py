@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controller.assembly import ReadLanes, _scored_greens
+from controller.assembly import _scored_greens
 from signals import contract
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.scored_greens import MAX_WAIT_S, MaxPressure, ScoredGreens
@@ -152,15 +152,15 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
 def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_street):
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
     lanes = [lane for signal in made.signal_ids for lane in MaxPressure.lanes_of(grid_street.signals[signal], {})]
-    read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
+    read = {lane: i for i, lane in enumerate(lanes)}, np.array([grid_street.lane_length_m[lane] for lane in lanes])
     times = SafetyTimes(3, 5)
-    assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), ScoredGreens)
+    assert isinstance(_scored_greens(MaxPressure, made, grid_street, *read, times), ScoredGreens)
     signal = grid_street.signals[made.signal_ids[1]]
     red = replace(
         signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases)
     )
     street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=(red,))})
-    assert _scored_greens(MaxPressure, made, street, read, times) is None
+    assert _scored_greens(MaxPressure, made, street, *read, times) is None
 
 
 def test_current_green_is_kept_at_equal_pressure(crossing):
