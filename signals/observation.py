@@ -1,5 +1,4 @@
-"""Lane readings, the observers that turn them into observations, the sequencers that turn actions into states, and the base of
-what a record keeps of them."""
+"""Lane readings, observers (readings to observations), sequencers (actions to states), and the base of their saved states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
