@@ -1,4 +1,4 @@
-"""Lane readings, observers (readings to observations), sequencers (actions to states), and the base of their saved states."""
+"""Lane readings, observers (readings to observations), sequencers (actions to states), and what they keep."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

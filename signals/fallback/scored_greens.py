@@ -18,12 +18,7 @@ from numpy.typing import NDArray
 from city.lanes import is_internal
 from city.network import SignalNetwork
 from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
-from signals.observation import (
-    Floats,
-    Readings,
-    Rows,
-    SavedState,
-)
+from signals.observation import Floats, Readings, Rows, SavedState
 from signals.safety.conflicts import GREEN
 from signals.safety.safety_times import SafetyTimes
 from signals.simulation_time import round_to_ms
