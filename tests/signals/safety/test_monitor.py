@@ -249,6 +249,7 @@ def test_yellow_of_the_approach_speed_is_not_checked_without_yellow_by_speed(cro
 
 @pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
 def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
+    assert red_clearance_s(path_m, mps) == pytest.approx(red_s)
     signal = _with(crossing, path_m=(path_m,) * 4, slowest_mps=(mps,) * 4)
     limits = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
     for seconds in (red_s - 0.05, red_s):
