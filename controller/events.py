@@ -11,11 +11,10 @@ from typing import NamedTuple, Protocol
 from controller.sumo.tracked_detectors import DetectorChange
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import IntersectionState
-from signals.observation import Observation, PhaseState, Readings
+from signals.observation import Observation, PhaseState, Readings, SavedState
 from signals.policy import Answer
 from signals.safety.monitor import Alarm, MonitorState
 from signals.safety.signal_safety import Override, SignalCommand
-from signals.saved_state import SavedState
 
 
 @dataclass

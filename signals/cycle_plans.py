@@ -12,8 +12,7 @@ import numpy as np
 
 from city.errors import InputError
 from city.network import ProgramPhase, is_green
-from signals.observation import PhaseSequencer, PhaseState
-from signals.saved_state import SavedState
+from signals.observation import PhaseSequencer, PhaseState, SavedState
 
 MAX_VARIABLE_PHASES = 10
 """Each variable phase of a plan makes the list of candidate changes three times as long."""

@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from signals.observation import PhaseSequencer, PhaseState
-from signals.saved_state import SavedState
+from signals.observation import PhaseSequencer, PhaseState, SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 MAX_CHANGE_S = 60.0

@@ -16,7 +16,7 @@ from signals.fallback.control_mode import ControlMode, ModeState, OperatorMode, 
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Observation, Observer, PhaseSequencer, PhaseState, Readings, Shares
+from signals.observation import Observation, Observer, PhaseSequencer, PhaseState, Readings, SavedState, Shares
 from signals.policy import ActionSpace, Answer, InvalidAction
 from signals.safety.signal_safety import (
     RECHECK_INTERVAL_S,
@@ -25,7 +25,6 @@ from signals.safety.signal_safety import (
     SignalSafety,
     SignalState,
 )
-from signals.saved_state import SavedState
 from signals.simulation_time import round_to_ms
 
 RECOVERY_INTERVAL_S = 2.0

@@ -1,4 +1,4 @@
-"""Lane readings, the observers that turn them into observations, and the sequencers that turn actions into states."""
+"""Lane readings, observers (readings to observations), sequencers (actions to states), and what they keep."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,17 @@ Rows = NDArray[np.intp]
 Observation = NDArray[np.float32]
 ActionValues = Sequence[float]
 """The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
+
+
+@dataclass
+class SavedState:
+    """A state that a record keeps: what later decisions depend on, beside contracts, settings and network.
+
+    Plain values and other saved states, in fields that are named like those of protos/loop_state.proto.
+
+    A list has an element for each link, green or signal, so its length never changes; a tuple or set may have any size.
+    A dialect of the user's own need not have one: a TL without it is not replayed from the middle of a run.
+    """
 
 
 class PhaseState(NamedTuple):

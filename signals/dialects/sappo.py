@@ -35,9 +35,18 @@ from city.network import SEQUENTIAL_TYPES, ProgramPhase, is_green
 from protos import policy_pb2 as pb
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects import Dialect, contradiction
-from signals.observation import ActionValues, Floats, Observation, PhaseSequencer, PhaseState, Readings, Rows, Shares
+from signals.observation import (
+    ActionValues,
+    Floats,
+    Observation,
+    PhaseSequencer,
+    PhaseState,
+    Readings,
+    Rows,
+    SavedState,
+    Shares,
+)
 from signals.policy_signals import PolicySignal, signal_messages
-from signals.saved_state import SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 STATES = ("d", "v", "vd", "vdd")

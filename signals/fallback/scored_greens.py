@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from city.lanes import is_internal
 from city.network import SignalNetwork
 from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
-from signals.observation import Floats, Readings, Rows
+from signals.observation import Floats, Readings, Rows, SavedState
 from signals.safety.conflicts import GREEN
 from signals.safety.safety_times import SafetyTimes
-from signals.saved_state import SavedState
 from signals.simulation_time import round_to_ms
 
 DECISION_INTERVAL_S = 5.0

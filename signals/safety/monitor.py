@@ -15,8 +15,8 @@ from typing import NamedTuple
 from city.network import SignalNetwork
 from city.right_of_way import Foes
 from signals.movement_names import MovementNames
+from signals.observation import SavedState
 from signals.safety.safety_times import SafetyTimes, program_times
-from signals.saved_state import SavedState
 
 _ROUNDING_S = 1e-3
 """SUMO counts milliseconds: sums of seconds differ by less."""

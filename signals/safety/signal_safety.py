@@ -25,6 +25,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import NamedTuple, final
 
 from city.network import SignalNetwork
+from signals.observation import SavedState
 from signals.safety.conflicts import (
     GREEN,
     PERMISSIVE,
@@ -38,7 +39,6 @@ from signals.safety.conflicts import (
 )
 from signals.safety.safety_times import SafetyTimes, program_times, red_clearance_s, yellow_s_at
 from signals.safety.service_bounds import ServiceBounds
-from signals.saved_state import SavedState
 from signals.simulation_time import ceil_to_ms, round_to_ms
 
 _OFF = str.maketrans("oOY", "yyy")

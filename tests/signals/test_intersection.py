@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from city.config import Controller
-from city.network import Program, ProgramPhase, ProgramSwitch, SignalNetwork
+from city.network import Program, ProgramPhase, ProgramSwitch
 from protos import policy_pb2 as pb
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer
@@ -21,7 +21,7 @@ from signals.intersection import Intersection
 from signals.policy import Answer
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-from tests.signals.single_signal import PLAN, one_signal, play
+from tests.signals.single_signal import GREENS, PLAN, one_signal, play
 
 
 def states(sent):
@@ -259,65 +259,34 @@ def test_unsynchronised_plan_begins_with_its_first_green():
     assert PLAN.entry_phase(16, 5) == (0, None)
 
 
-def two_signals():
-    none = np.zeros((2, 2), bool)
-    foes = np.array([[False, True], [True, False]])
-    phases = [ProgramPhase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
-    networks = [
-        SignalNetwork(
-            name,
-            ((("a", "b"),), (("c", "d"),)),
-            ("a", "c"),
-            (Program("p", "static", 0, tuple(phases)),),
-            "p",
-            foes,
-            none,
-            none,
-        )
-        for name in "AB"
-    ]
-    contract = pb.PolicyContract(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
-    safeties = [SignalSafety(network, SafetyTimes(3, 4), ["Gr", "rG"]) for network in networks]
-    sequencer = KeepChangeSequencer([phases, phases], 15, 0.2)
+@pytest.fixture
+def two_signals(crossing):
+    phases, plans = PLAN.program.phases, (replace(PLAN.program, offset_s=offset_s) for offset_s in (0, 10))
     x = Intersection(
-        contract,
-        SumoRlObserver(np.arange(2), 2, 2),
-        sequencer,
-        safeties,
-        [
-            FallbackSchedule(FallbackPlan(Program("p", "static", offset, tuple(phases)), is_synchronised=True))
-            for offset in (0, 10)
-        ],
+        pb.PolicyContract(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2)),
+        SumoRlObserver(np.arange(4), 4, 2),
+        KeepChangeSequencer([phases, phases], 15, 0.2),
+        [SignalSafety(replace(crossing, id=name), SafetyTimes(3, 5), GREENS) for name in "AB"],
+        [FallbackSchedule(FallbackPlan(plan, is_synchronised=True)) for plan in plans],
         Controller(hold_s=0),
     )
-    x.start(0, ["Gr", "rG"])
+    x.start(0, GREENS)
     return x
 
 
-def test_each_signal_of_a_group_follows_its_own_number():
-    sent = play(
-        two_signals(),
-        20,
-        lambda now: Answer(np.array([1.0, -1.0])) if now == 15 else Answer(np.array([-1.0, -1.0])),
-        shown=("Gr", "rG"),
-    )
+def test_each_signal_of_a_group_follows_its_own_number(two_signals, monkeypatch):
+    reported = []
+    monkeypatch.setattr(two_signals._policy_sequencer, "note_shown", lambda now, signal: reported.append((now, signal)))
+    sent = play(two_signals, 20, lambda now: Answer(np.array([1.0 if now == 15 else -1.0, -1.0])), GREENS)
     assert [(now, s.signal, s.state) for now, s in sent] == [
-        (0, "A", "Gr"), (0, "B", "rG"), (15, "A", "yr"), (18, "A", "rG"),
+        (0, "A", "GgGr"), (0, "B", "rrrG"), (15, "A", "yyyr"), (18, "A", "rrrG"),
     ]  # fmt: skip
+    assert [each for each in reported if each[0] < 15] == [(0, 0), (0, 1)]
 
 
-def test_sequencer_learns_which_signals_of_a_group_show_their_states(monkeypatch):
-    x, reported = two_signals(), []
-    monkeypatch.setattr(KeepChangeSequencer, "note_shown", lambda self, now, signal: reported.append((now, signal)))
-    play(x, 10, lambda now: Answer(np.array([-1.0, -1.0])), shown=("Gr", "rG"))
-    assert reported == [(0, 0), (0, 1)]
-
-
-def test_all_signals_of_a_group_enter_their_plans():
-    x = two_signals()
-    sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
-    handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedRelease)}
-    assert set(handed) == {"A", "B"} and x.is_released
+def test_all_signals_of_a_group_enter_their_plans(two_signals):
+    sent = play(two_signals, 40, lambda now: TimeoutError("late"), GREENS)
+    assert {s.signal for _, s in sent if isinstance(s, PermittedRelease)} == {"A", "B"} and two_signals.is_released
 
 
 def test_operator_hands_a_tl_to_its_program_and_back_through_safe_transitions(crossing):

@@ -62,26 +62,35 @@ def test_answers_carry_the_scores_of_the_actors_in_numpy(served, observations, w
         assert found.scores.argmax() == found.action.item()
 
 
-def ask_own_model(fake, models, with_scores):
-    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
-    with Client(fake.address) as client:
-        return ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores).ask(
-            {"SA101": np.zeros(9, np.float32)}
-        )["SA101"]
+SCORES = np.array([[0.25, 0.5, 0.25]], np.float32)
 
 
-@pytest.mark.parametrize(("with_scores", "output_filter"), [(False, ["action"]), (True, [])])
-def test_own_models_are_asked_for_the_action_alone_without_scores(fake, models, with_scores, output_filter):
+@pytest.mark.parametrize(
+    ("with_scores", "output_filter", "probabilities", "scores"),
+    [
+        (False, ["action"], SCORES, None),
+        (True, [], SCORES, [0.25, 0.5, 0.25]),
+        # scores that do not fit the contract cost no decision
+        (True, [], np.zeros((1, 2), np.float32), None),
+        (True, [], np.array([[b"a", b"b", b"c"]], object), None),
+    ],
+)
+def test_own_models_are_asked_for_scores_if_they_are_wanted(
+    fake, models, with_scores, output_filter, probabilities, scores
+):
     requests = []
 
     def respond(request, context):
         requests.append(wire.PredictRequest.FromString(request))
-        return answer(action=np.array([1]), probabilities=np.array([[0.25, 0.5, 0.25]], np.float32))
+        return answer(action=np.array([1]), probabilities=probabilities)
 
     fake.answer = respond
-    found = ask_own_model(fake, models, with_scores)
+    with Client(fake.address) as client:
+        contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
+        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
+        found = policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
     assert [list(request.output_filter) for request in requests] == [output_filter]
-    assert (None if found.scores is None else found.scores.tolist()) == ([0.25, 0.5, 0.25] if with_scores else None)
+    assert found.action.item() == 1 and (None if found.scores is None else found.scores.tolist()) == scores
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -102,10 +111,3 @@ def test_fleet_is_asked_for_the_action_alone_without_scores(fake, models, tmp_pa
         scored = client.predict_fleet_with_scores(fleet, x)["SA101"]
     assert filters == [[] if is_old else ["action"], []]
     assert scored.scores is None, "the response has none"
-
-
-@pytest.mark.parametrize("scores", [np.zeros((1, 2), np.float32), np.array([[b"a", b"b", b"c"]], object)])
-def test_scores_that_do_not_fit_the_contract_cost_no_decision(fake, models, scores):
-    fake.answer = lambda request, context: answer(action=np.array([1]), probabilities=scores)
-    found = ask_own_model(fake, models, with_scores=True)
-    assert found.action.item() == 1 and found.scores is None

@@ -287,19 +287,15 @@ def test_fleet_alone_answers_over_a_publication_without_an_update(city):
     assert started.fleet.coverage.version == 2 and started.fleet.coverage.only_in_fleet == set(TLS)
 
 
-def test_fleet_answers_at_once_for_a_tl_whose_own_model_was_removed(covered):
+def test_fleet_answers_at_once_for_a_tl_whose_own_model_was_removed_unless_it_holds_another_contract(covered):
     covered.remove("SA103")
     assert not failed(covered.count_calls(tls=["SA103"])[0])
     assert covered.fleet.coverage.only_in_fleet == {"SA103"}
-
-
-def test_model_that_is_nowhere_served_does_not_end_a_suspension(covered):
-    covered.remove("SA103")
     covered.fleet.suspend("no answer")
-    covered.fleet._contracts["SA103"] = pb.PolicyContract(tl="SA103")  # the fleet's one differs
+    covered.fleet._contracts["SA103"] = pb.PolicyContract(tl="SA103")
     answers = covered.ask()
     assert failed(answers) == {"SA103"} and isinstance(answers["SA103"], ModelNotFound)
-    assert covered.fleet.coverage is None
+    assert covered.fleet.coverage is None, "the suspension goes on"
 
 
 def test_fleet_that_fails_is_asked_again_by_tls_without_own_models(city, monkeypatch):

@@ -237,25 +237,27 @@ def sequencer():
     return made
 
 
-def test_green_time_counts_from_the_start(sequencer):
-    assert sequencer.phase_state(107).green_s == 7 and sequencer.phase_state(107).since_green_s == (0, 7, 7)
+CHANGE, SHOWN = ("apply_action", 120, (2,)), ("note_shown", 123)
 
 
-@pytest.mark.parametrize(("shown", "green_s"), [((123,), 7), ((120, 121, 122, 126, 127), 4)])
-def test_green_time_counts_from_when_the_green_is_shown(sequencer, shown, green_s):
-    sequencer.apply_action(120, (2,))
-    assert [sequencer.phase_state(now).green_s for now in (120, 122, 123)] == [0, 0, 0]
-    for now in shown:
-        sequencer.note_shown(now)
-    assert sequencer.phase_state(130).green_s == green_s
-
-
-def test_time_since_each_green_counts_from_when_it_was_left(sequencer):
-    sequencer.apply_action(120, (2,))
-    sequencer.note_shown(123)
-    assert sequencer.phase_state(130).since_green_s == (10, 30, 0)
-    sequencer.apply_action(131, (0,))
-    assert sequencer.phase_state(141).since_green_s == (0, 41, 10)
+@pytest.mark.parametrize(
+    ("calls", "now", "green", "green_s", "since_s"),
+    [
+        pytest.param([], 107, 0, 7, (0, 7, 7), id="from the start"),
+        pytest.param([CHANGE], 122, 2, 0, (2, 22, 0), id="before the green is shown"),
+        pytest.param([CHANGE, SHOWN], 130, 2, 7, (10, 30, 0), id="from when it is shown"),
+        pytest.param(
+            [CHANGE, *(("note_shown", now) for now in (120, 121, 122, 126, 127))], 130, 2, 4, (10, 30, 0), id="late"
+        ),
+        pytest.param([CHANGE, SHOWN, ("apply_action", 131, (0,))], 141, 0, 7, (0, 41, 10), id="a second change"),
+        pytest.param([CHANGE, SHOWN, ("enter", 200, ["GrGr"])], 210, 1, 10, (10, 0, 10), id="the policy takes over"),
+    ],
+)
+def test_times_of_greens_count_from_when_they_are_shown_and_left(sequencer, calls, now, green, green_s, since_s):
+    for name, *arguments in calls:
+        getattr(sequencer, name)(*arguments)
+    state = sequencer.phase_state(now)
+    assert (state.phases, state.green_s, state.since_green_s) == ((green,), green_s, since_s)
 
 
 def test_decisions_are_due_when_the_green_may_change(sequencer):
@@ -264,14 +266,6 @@ def test_decisions_are_due_when_the_green_may_change(sequencer):
     assert not sequencer.decides_at(130), "the new green is not shown yet"
     sequencer.note_shown(115)
     assert [sequencer.decides_at(now) for now in (118, 119, 120, 121)] == [False, False, True, True]
-
-
-def test_times_begin_anew_when_the_policy_takes_over_again(sequencer):
-    sequencer.apply_action(120, (2,))
-    sequencer.note_shown(123)
-    sequencer.enter(200, ["GrGr"])
-    state = sequencer.phase_state(210)
-    assert (state.phases, state.green_s, state.since_green_s) == ((1,), 10, (10, 0, 10))
 
 
 def test_a_change_that_was_interrupted_is_forgotten(sequencer):

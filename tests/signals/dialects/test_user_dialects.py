@@ -93,12 +93,6 @@ def included(tmp_path, monkeypatch):
     vars(dialects).pop("toy_counts", None)
 
 
-def test_unknown_dialect_is_refused_with_the_known_ones(load_city):
-    known = ", ".join(dialects.included_names())
-    with pytest.raises(InputError, match=rf"\[tl.SA101\] dialect 'toy-counts' is not one of {known}"):
-        dialects.check_city_settings(load_city("toy-counts"))
-
-
 @pytest.mark.usefixtures("included")
 def test_settings_are_checked_by_the_new_dialect(load_city):
     dialects.check_city_settings(load_city("toy-counts"))
@@ -190,20 +184,6 @@ def test_class_that_is_not_a_dialect_is_refused_in_one_line(load_city, marked, d
     assert "\n" not in str(caught.value)
 
 
-def test_names_that_two_distributions_declare_are_refused(load_city, install):
-    install(toy_counts=TOY, toy_counts__2="elsewhere:Toy")
-    with pytest.raises(
-        InputError, match=r"is declared by several distributions, as elsewhere:Toy and as tests.*uninstall one"
-    ):
-        dialects.check_city_settings(load_city("toy-counts"))
-
-
-def test_declared_name_is_the_dialects_own(load_city, install):
-    install(other_name=TOY)
-    with pytest.raises(InputError, match="has the name 'toy-counts'; give both the same name"):
-        dialects.check_city_settings(load_city("other-name"))
-
-
 def test_documented_dialect_observes_halting_vehicles(tmp_path, monkeypatch, load_city, grid_street):
     page = (ROOT / "docs" / "reference" / "dialects.md").read_text()
     (tmp_path / "documented_dialect.py").write_text(page.partition("```python\n")[2].partition("```")[0])
@@ -218,3 +198,20 @@ def test_documented_dialect_observes_halting_vehicles(tmp_path, monkeypatch, loa
     assert made.observation.size == observer.size == len(lanes)
     assert observer.observe(readings, None, None).tolist() == halting.tolist()
     sys.modules.pop("documented_dialect")
+
+
+@pytest.mark.parametrize(
+    ("declared", "name", "message"),
+    [
+        ({}, "toy-counts", rf"\[tl.SA101\] dialect 'toy-counts' is not one of {', '.join(dialects.included_names())}"),
+        (
+            {"toy_counts": TOY, "toy_counts__2": "elsewhere:Toy"}, "toy-counts",
+            r"is declared by several distributions, as elsewhere:Toy and as tests.*uninstall one",
+        ),
+        ({"other_name": TOY}, "other-name", "has the name 'toy-counts'; give both the same name"),
+    ],
+)  # fmt: skip
+def test_name_that_no_or_several_distributions_declare_is_refused(load_city, install, declared, name, message):
+    install(**declared)
+    with pytest.raises(InputError, match=message):
+        dialects.check_city_settings(load_city(name))

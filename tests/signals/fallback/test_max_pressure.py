@@ -47,23 +47,21 @@ def chosen(made, now, **vehicles):
 
 
 @pytest.mark.parametrize(
-    ("vehicles", "green"),
+    ("vehicles_at", "greens"),
     [
-        ({"in3": 1}, "rrrG"),
-        ({"in0": 5, "in3": 4}, "GgGr"),
-        ({"in0": 5, "out0": 5, "in3": 1}, "rrrG"),  # a full outgoing lane cancels the pressure
-        ({"in0": 2, "in1": 2, "in2": 2, "in3": 5}, "GgGr"),
-        ({}, "GgGr"),  # empty lanes: no change
-        ({"in0": 3, "in3": 3}, "GgGr"),
+        ({20: {"in3": 1}}, ["rrrG"]),
+        ({20: {"in0": 5, "in3": 4}}, ["GgGr"]),
+        ({20: {"in0": 5, "out0": 5, "in3": 1}}, ["rrrG"]),  # a full outgoing lane cancels the pressure
+        ({20: {"in0": 2, "in1": 2, "in2": 2, "in3": 5}}, ["GgGr"]),
+        ({20: {}}, ["GgGr"]),  # empty lanes: no change
+        ({20: {"in0": 3, "in3": 3}}, ["GgGr"]),
+        ({20: {"in3": 9}, 40: {}, 60: {"in0": 3, "in3": 3}}, ["rrrG"] * 3),  # the current green stays
+        ({5: {"in3": 9}, 10: {"in3": 9}}, ["GgGr", "rrrG"]),  # min green
     ],
 )
-def test_green_with_the_greatest_pressure_is_chosen(crossing, vehicles, green):
-    assert chosen(controller(crossing), 20, **vehicles) == green
-
-
-def test_pressure_is_divided_by_the_lane_length(crossing):
-    length_m = np.array([1000.0, 1000, 1000, 50, 100, 100, 100, 100])
-    assert chosen(controller(crossing, length_m), 20, in0=10, in3=2) == "rrrG"
+def test_green_with_the_greatest_pressure_is_chosen(crossing, vehicles_at, greens):
+    made = controller(crossing)
+    assert [chosen(made, now, **vehicles) for now, vehicles in vehicles_at.items()] == greens
 
 
 def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
@@ -78,6 +76,8 @@ def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
         made.enter(0, ["GgGr"])
         made.decide(20, Readings(np.array([counts, counts]), counts, counts))
         assert made.requested_states(23)[0] == green
+    short = np.array([1000.0, 1000, 1000, 50, 100, 100, 100, 100])
+    assert chosen(controller(crossing, short), 20, in0=10, in3=2) == "rrrG", "pressure is divided by the length"
     assert MaxPressure.lanes_of(crossing, {"in3_0": {"behind_0": 1.0}}) == [*LANES[:4], "behind_0", *LANES[4:]]
 
 
@@ -91,12 +91,6 @@ def test_link_that_waits_for_long_is_served_whatever_its_pressure(crossing):
     served = [5 * (k + 1) for k, state in enumerate(shown) if state == "rrrG"]
     assert served and served[0] <= MAX_WAIT_S + 10
     assert max(np.diff([0, *served, 400])) <= MAX_WAIT_S + 20 and len(served) < len(shown) / 4
-
-
-def test_min_green_is_kept(crossing):
-    made = controller(crossing)
-    assert chosen(made, 5, in3=9) == "GgGr"
-    assert chosen(made, 10, in3=9) == "rrrG"
 
 
 def test_it_decides_every_5_s_only(crossing):
@@ -161,12 +155,6 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     )
     street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=(red,))})
     assert _scored_greens(MaxPressure, made, street, *read, times) is None
-
-
-def test_current_green_is_kept_at_equal_pressure(crossing):
-    made = controller(crossing)
-    assert chosen(made, 20, in3=9) == "rrrG"
-    assert chosen(made, 40) == "rrrG" and chosen(made, 60, in0=3, in3=3) == "rrrG"
 
 
 def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):

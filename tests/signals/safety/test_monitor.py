@@ -249,6 +249,7 @@ def test_yellow_of_the_approach_speed_is_not_checked_without_yellow_by_speed(cro
 
 @pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
 def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
+    assert red_clearance_s(path_m, mps) == pytest.approx(red_s)
     signal = _with(crossing, path_m=(path_m,) * 4, slowest_mps=(mps,) * 4)
     limits = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
     for seconds in (red_s - 0.05, red_s):
@@ -335,11 +336,29 @@ def first_alarm_s(monitor, state, begin_s):
     return None
 
 
-def test_max_red_is_exceeded_after_the_time_to_serve_the_link(crossing):
-    assert first_alarm_s(SignalMonitor(crossing, MAX_RED, GREENS), "GgGr", 100) == MAX_RED_AND_SERVICE_S + 1
-    # 70 km/h need 5 s of yellow, 12 m of crossing 10 s
-    signal = _with(crossing, approach_mps=(10.0, 19.4, 10.0, 10.0), crossing_m=(0, 0, 12.0, 0))
-    assert first_alarm_s(SignalMonitor(signal, MAX_RED, GREENS), "GgGr", 100) == 60 + 3 * (5 + 5 + 10) + 1
+PROTECTED = SafetyTimes(3, 5, 1, max_unprotected_s=(60,) * 4)
+"""A bound on the protected greens of every link."""
+SLOW = {"approach_mps": (10.0, 19.4, 10.0, 10.0), "crossing_m": (0, 0, 12.0, 0)}
+"""70 km/h need 5 s of yellow, 12 m of crossing 10 s."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "times", "greens", "state", "alarm_s"),
+    [
+        ({}, MAX_RED, GREENS, "GgGr", MAX_RED_AND_SERVICE_S + 1),
+        (SLOW, MAX_RED, GREENS, "GgGr", 60 + 3 * (5 + 5 + 10) + 1),
+        ({}, LIMITS, GREENS, "GgGr", None),
+        ({}, MAX_RED, ["GgGr"], "GgGr", None),
+        # protected greens are monitored where some phase has one and another has none
+        ({}, PROTECTED, ["GgGr"], "GgGr", None),
+        ({}, PROTECTED, ["rGrr"], "GgGr", None),
+        ({}, PROTECTED, ["GgGr", "rrrG", "rgrr"], "rrrr", 60 + 4 * 9 + 1),
+        ({}, PROTECTED, ["GgGr", "GGrr"], "GgGr", 60 + 3 * 9 + 1),
+    ],
+)
+def test_a_bound_is_exceeded_after_the_time_to_serve_the_link(crossing, changes, times, greens, state, alarm_s):
+    signal = _with(crossing, **changes) if changes else crossing
+    assert first_alarm_s(SignalMonitor(signal, times, greens), state, 100) == alarm_s
 
 
 def test_max_red_is_reported_once_until_the_link_is_served(monitor):
@@ -356,11 +375,6 @@ def test_max_red_of_a_movement_is_exceeded_before_that_of_all_links(crossing):
         monitor = SignalMonitor(crossing, times, ["GgGr", "rrrG"])
         alarms = monitor.check_shown("rrrG", 0, end_s)
         assert [alarm.message.partition(" has")[0] for alarm in alarms] == [f"link {i}" for i in links]
-
-
-def test_max_red_does_not_apply_without_a_limit_or_a_phase(crossing):
-    assert first_alarm_s(SignalMonitor(crossing, LIMITS, GREENS), "GgGr", 0) is None
-    assert first_alarm_s(SignalMonitor(crossing, MAX_RED, ["GgGr"]), "GgGr", 0) is None
 
 
 def test_max_red_applies_to_links_with_permissive_green(monitor):
@@ -429,15 +443,6 @@ def test_link_without_protected_greens_is_reported_once_until_it_has_one(protect
         protecting.check_shown("rGrr", 0, 1)
     (alarm,) = protecting.check_shown("GgGr", 0, 100)
     assert alarm.message == "link 1 has had no protected green for 100 s" and alarm.at_s == 100
-
-
-def test_protected_greens_are_monitored_only_where_some_phase_has_none(crossing):
-    times = SafetyTimes(3, 5, 1, max_unprotected_s=(60,) * 4)
-    for greens in (["GgGr"], ["rGrr"], ["GgGr", "rrrG", "rgrr"]):
-        assert first_alarm_s(SignalMonitor(crossing, times, greens), "GgGr" if len(greens) < 3 else "rrrr", 0) in (
-            None, 60 + 4 * 9 + 1,
-        )  # fmt: skip
-    assert first_alarm_s(SignalMonitor(crossing, times, ["GgGr", "GGrr"]), "GgGr", 0) == 60 + 3 * 9 + 1
 
 
 @pytest.mark.parametrize(

@@ -68,40 +68,28 @@ SIGNAL = junction(*approach("n", 0.0, "srl"), *approach("s", 180.0, "sl"), cross
 
 
 @pytest.mark.parametrize(
-    ("stated", "floors", "bounds_s"),
+    ("stated", "floors", "reds_s", "unprotected_s"),
     [
-        ({"left": 90.0}, "street", [math.inf, math.inf, 90.0, math.inf, 90.0, math.inf]),
-        ({"left": 90.0, "n:left": 60.0, "n": 80.0}, "street", [80.0, math.inf, 60.0, math.inf, 90.0, math.inf]),
-        ({"left": 60.0, "n:left": 90.0}, "street", [math.inf, math.inf, 60.0, math.inf, 60.0, math.inf]),
-        ({"right": 50.0, "x:crossing": 70.0, "s": 9.0}, "street", [math.inf, 50.0, math.inf, 9.0, math.inf, 70.0]),
-        ({"crossing": 70.0, "of another signal": 9.0}, "street", [*[math.inf] * 5, 70.0]),
-        ({"left": 90.0}, "dialect", []),
-        ({}, "street", []),
+        ({"left": 90.0}, "street", [INF, INF, 90.0, INF, 90.0, INF], []),
+        ({"left": 90.0, "n:left": 60.0, "n": 80.0}, "street", [80.0, INF, 60.0, INF, 90.0, INF], []),
+        ({"left": 60.0, "n:left": 90.0}, "street", [INF, INF, 60.0, INF, 60.0, INF], []),
+        ({"right": 50.0, "x:crossing": 70.0, "s": 9.0}, "street", [INF, 50.0, INF, 9.0, INF, 70.0], []),
+        ({"crossing": 70.0, "of another signal": 9.0}, "street", [*[INF] * 5, 70.0], []),
+        ({"left": 90.0, "protected left": 90.0}, "dialect", [], []),
+        ({}, "street", [], []),
+        # turns have a bound on the time without a protected green too
+        ({"protected left": 90.0}, "street", [], [INF, INF, 90.0, INF, 90.0, INF]),
+        ({"protected left": 90.0, "n:protected left": 60.0}, "street", [], [INF, INF, 60.0, INF, 90.0, INF]),
+        (
+            {"protected right": 50.0, "s:protected left": 40.0, "right": 45.0}, "street",
+            [INF, 45.0, INF, INF, INF, INF], [INF, 50.0, INF, INF, 40.0, INF],
+        ),
+        ({"protected through": 50.0, "protected crossing": 40.0}, "street", [], []),
     ],
-)
-def test_max_red_of_a_link_is_the_smallest_of_its_movements(stated, floors, bounds_s):
+)  # fmt: skip
+def test_max_red_of_a_link_is_the_smallest_of_its_movements(stated, floors, reds_s, unprotected_s):
     limits = Safety(floors=floors, max_red_s_of_signal={"J": stated} if stated else {})
-    assert movement_max_reds_s(SIGNAL, limits) == (bounds_s, [])
-
-
-@pytest.mark.parametrize(
-    ("stated", "floors", "bounds_s"),
-    [
-        ({"protected left": 90.0}, "street", [INF, INF, 90.0, INF, 90.0, INF]),
-        ({"protected left": 90.0, "n:protected left": 60.0}, "street", [INF, INF, 60.0, INF, 90.0, INF]),
-        ({"protected right": 50.0, "s:protected left": 40.0}, "street", [INF, 50.0, INF, INF, 40.0, INF]),
-        ({"protected through": 50.0, "protected crossing": 40.0}, "street", []),
-        ({"protected left": 90.0}, "dialect", []),
-    ],
-)
-def test_time_without_a_protected_green_is_that_of_turns(stated, floors, bounds_s):
-    limits = Safety(floors=floors, max_red_s_of_signal={"J": stated})
-    assert movement_max_reds_s(SIGNAL, limits) == ([], bounds_s)
-    both = replace(limits, max_red_s_of_signal={"J": {**stated, "right": 45.0}})
-    assert movement_max_reds_s(SIGNAL, both) == (
-        [INF, 45.0, INF, INF, INF, INF] if floors == "street" else [],
-        bounds_s,
-    )
+    assert movement_max_reds_s(SIGNAL, limits) == (reds_s, unprotected_s)
 
 
 def test_min_and_max_green_of_a_plan_do_not_apply_to_its_links():
