@@ -244,8 +244,9 @@ def test_delay_is_halting_vehicles_times_time():
     made = view(readings=lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4)))
     # bins of one minute: 3 vehicles for 20 s and 1 for 20 s
     assert phase_pictures.delays(made, 2) == [(0.0, 80.0), (60.0, 0.0)]
-    text = Drawing(phase_pictures.approach_delay(made, 2)).text
-    assert "Average Delay Per Vehicle: 20 s" in text and "Total Delay: 1.3 min" in text
+    drawing = Drawing(phase_pictures.approach_delay(made, 2))
+    assert "Average Delay Per Vehicle: 20 s" in drawing.text and "Total Delay: 1.3 min" in drawing.text
+    assert drawing.paths(BLUE) and drawing.paths(RED), "per vehicle and per hour"
 
 
 def test_volume_is_counted_per_hour_and_bin():
