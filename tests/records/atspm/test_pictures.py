@@ -277,7 +277,7 @@ def test_green_band_arrives_at_the_speed_limit():
     )
 
 
-def test_time_space_diagram_shows_the_time_with_the_most_arrivals_or_single_vehicles():
+def test_time_space_diagram_shows_the_time_with_most_arrivals_or_single_vehicles():
     peak = [Detection("advance:a_0", 2000.0 + k, is_on) for k in range(50) for is_on in (True, False)]
     early = [Detection("advance:a_0", 10.0, True), Detection("advance:a_0", 11.0, False)]
     vehicles = [VehicleReading(2040.0 + 5 * k, "a_0", 20.0 + 10 * k, 2.0) for k in range(2)]
