@@ -10,14 +10,14 @@ from typing import Any
 
 from jinja2 import Template
 
-from city import program, signatures, whole_files
+from city import signatures, whole_files
 from city.arguments import Parser
 from city.errors import InputError, errors_about
 from city.sumo_files import time_text
 from city.version import VERSION
 from controller.recording.sentences import action_sentence, command_sentence
 from records.info import summarise
-from records.record_flags import add_record, open_record
+from records.record_flags import add_record, open_record, subcommand
 from records.recorded_run import RecordedRun
 from records.replay import Replay
 from records.replay_command import DIFFERENT
@@ -56,33 +56,31 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], prog: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Certify a record, or check a certificate. Exit code: 0; 3 if the replay or the record differs; 2 if the input is
     wrong."""
+    if args.check is not None:
+        if args.out or args.sign:
+            raise InputError("--check writes nothing; leave --out and --sign out")
+        return _check(args)
+    if args.public_key is not None:
+        raise InputError("--public-key is for --check; pass --check CERTIFICATE too")
+    out = args.out or Path("certificate.json")
+    whole_files.check_writable("--out", out)
+    content = json.dumps(certificate(open_record(args), RecordedRun([args.record], args.run)), indent=1) + "\n"
+    # before anything is written: a wrong key leaves nothing behind
+    signature = signatures.sign(content.encode(), args.sign) if args.sign else None
+    whole_files.write(out, content)
+    document = json.loads(content)
+    page = TEMPLATE.render(document=document, verdict=_verdict(document), signature=signature, time_text=time_text)
+    whole_files.write(out.with_suffix(".html"), page)
+    if signature is not None:
+        whole_files.write(_signature_of(out), signature + "\n")
+    print(f"{out}: {document['digest']}; {_verdict(document)}")
+    return 0 if document["replay"]["same"] else DIFFERENT
 
-    def run() -> int:
-        args = parser(prog).parse_args(argv)
-        if args.check is not None:
-            if args.out or args.sign:
-                raise InputError("--check writes nothing; leave --out and --sign out")
-            return _check(args)
-        if args.public_key is not None:
-            raise InputError("--public-key is for --check; pass --check CERTIFICATE too")
-        out = args.out or Path("certificate.json")
-        whole_files.check_writable("--out", out)
-        content = json.dumps(certificate(open_record(args), RecordedRun([args.record], args.run)), indent=1) + "\n"
-        # before anything is written: a wrong key leaves nothing behind
-        signature = signatures.sign(content.encode(), args.sign) if args.sign else None
-        whole_files.write(out, content)
-        document = json.loads(content)
-        page = TEMPLATE.render(document=document, verdict=_verdict(document), signature=signature, time_text=time_text)
-        whole_files.write(out.with_suffix(".html"), page)
-        if signature is not None:
-            whole_files.write(_signature_of(out), signature + "\n")
-        print(f"{out}: {document['digest']}; {_verdict(document)}")
-        return 0 if document["replay"]["same"] else DIFFERENT
 
-    return program.run(run)
+main = subcommand(parser, run)
 
 
 def certificate(reader: RunReader, run: RecordedRun) -> dict[str, Any]:

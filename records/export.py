@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from city import program, whole_files
+from city import whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.detectors import Detector
@@ -27,7 +27,7 @@ from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
 from records.atspm.from_record import EVERYTHING, EventCollector, ObservedSignals, RecordSelection
 from records.atspm.spool import Spool
-from records.record_flags import add_atspm, add_record, atspm_city, open_record
+from records.record_flags import add_atspm, add_record, atspm_city, open_record, subcommand
 from records.record_reader import RecordedStep
 from records.recorded_run import RecordedRun
 from records.run_files import RunReader
@@ -108,35 +108,33 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], prog: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write the tables, and print their sizes and what is missing of the record."""
-
-    def export() -> int:
-        args = parser(prog).parse_args(argv)
-        reader = open_record(args)
-        if args.atspm is not None:
-            written = export_atspm(reader, args.atspm, RecordSelection(city=atspm_city(args), zero=args.zero))
-            for path in written.paths:
-                print(path)
-            for note in written.notes:
-                print(f"note: {note}")
-            return 0
-        if args.city is not None or args.zero is not None:
-            raise InputError("--city and --zero belong to --atspm; leave them out")
-        if args.sumo is not None:
-            _export_sumo(reader, args.sumo)
-            return 0
-        if args.warmup is not None or args.observations is not None:
-            _export_observations(reader, args)
-        else:
-            folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
-            for name, count in write(reader, folder, kind).items():
-                print(f"{folder / name}.{kind}: {count:,} rows")
-        for text in reader.missing:
-            print(f"missing: {text}")
+    reader = open_record(args)
+    if args.atspm is not None:
+        written = export_atspm(reader, args.atspm, RecordSelection(city=atspm_city(args), zero=args.zero))
+        for path in written.paths:
+            print(path)
+        for note in written.notes:
+            print(f"note: {note}")
         return 0
+    if args.city is not None or args.zero is not None:
+        raise InputError("--city and --zero belong to --atspm; leave them out")
+    if args.sumo is not None:
+        _export_sumo(reader, args.sumo)
+        return 0
+    if args.warmup is not None or args.observations is not None:
+        _export_observations(reader, args)
+    else:
+        folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
+        for name, count in write(reader, folder, kind).items():
+            print(f"{folder / name}.{kind}: {count:,} rows")
+    for text in reader.missing:
+        print(f"missing: {text}")
+    return 0
 
-    return program.run(export)
+
+main = subcommand(parser, run)
 
 
 def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:

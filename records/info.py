@@ -1,17 +1,18 @@
 """`greenserve record info`: what a record has, and what is missing."""
 
+import argparse
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from city import names, program, text_table
+from city import names, text_table
 from city.arguments import Parser
 from city.printable import printable
 from city.sumo_files import time_text
 from controller.recording.sentences import mode_name, reason_name
-from records.record_flags import add_record, open_record
+from records.record_flags import add_record, open_record, subcommand
 from records.record_reader import wall_text
 from records.run_files import RunReader, chained
 from signals.safety.safety_times import describe_max_reds
@@ -32,17 +33,15 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], prog: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print the summary; exit code 0 also if something is missing."""
+    reader = open_record(args)
+    summary = summarise(reader)
+    print(json.dumps(summary) if args.json else _for_people(summary))
+    return 0
 
-    def info() -> int:
-        args = parser(prog).parse_args(argv)
-        reader = open_record(args)
-        summary = summarise(reader)
-        print(json.dumps(summary) if args.json else _for_people(summary))
-        return 0
 
-    return program.run(info)
+main = subcommand(parser, run)
 
 
 def summarise(reader: RunReader) -> dict[str, Any]:

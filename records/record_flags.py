@@ -3,11 +3,11 @@
 import argparse
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from city import config, names
+from city import config, names, program
 from city.arguments import Parser, simulated_second
 from city.config import City
 from city.errors import InputError
@@ -17,6 +17,13 @@ from records.run_files import RunReader, open_files
 _HOURS_MINUTES = re.compile(r"\d{1,2}:\d{2}", re.ASCII)
 _NO_TIME_OF_DAY = re.compile(r".*:[6-9]\d(?:[:.].*)?", re.ASCII | re.DOTALL)
 """More than 59 minutes or seconds."""
+
+
+def subcommand(
+    parser: Callable[[str], Parser], run: Callable[[argparse.Namespace], int]
+) -> Callable[[list[str], str], int]:
+    """The main function of a command, which parses its flags and runs it."""
+    return lambda argv, prog: program.run(lambda: run(parser(prog).parse_args(argv)))
 
 
 def add_record(parser: Parser) -> None:

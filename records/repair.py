@@ -1,12 +1,14 @@
 """`greenserve record repair`: write a whole file from what can be read of a damaged one."""
 
+import argparse
 import itertools
 from pathlib import Path
 
-from city import program, whole_files
+from city import whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.record_writer import SUFFIX, RecordWriter
+from records.record_flags import subcommand
 from records.record_reader import LACKS_NO_STEPS, LOST, REPAIRED, RecordReader
 from records.run_files import REPAIRED_SUFFIX
 
@@ -28,28 +30,26 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], prog: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Repair a file. Exit code 2 if it is not a record, or the whole file exists already."""
+    if args.file.is_dir():
+        raise InputError(f"{args.file}: is a folder; name one of its files")
+    out = args.out or args.file.with_name(args.file.name.removesuffix(SUFFIX) + REPAIRED_SUFFIX)
+    with RecordReader(args.file) as reader:
+        steps = sum(1 for _ in reader.steps())
+    if reader.damage:
+        write(args.file, out)
+        print(f"{out}: {steps:,} steps")
+        print(f"lost: {reader.missing}")
+    else:
+        print(
+            f"{args.file}: is not damaged, {steps:,} steps{reader.missing and ', but '}{reader.missing}; nothing "
+            "is written"
+        )
+    return 0
 
-    def repair() -> int:
-        args = parser(prog).parse_args(argv)
-        if args.file.is_dir():
-            raise InputError(f"{args.file}: is a folder; name one of its files")
-        out = args.out or args.file.with_name(args.file.name.removesuffix(SUFFIX) + REPAIRED_SUFFIX)
-        with RecordReader(args.file) as reader:
-            steps = sum(1 for _ in reader.steps())
-        if reader.damage:
-            write(args.file, out)
-            print(f"{out}: {steps:,} steps")
-            print(f"lost: {reader.missing}")
-        else:
-            print(
-                f"{args.file}: is not damaged, {steps:,} steps{reader.missing and ', but '}{reader.missing}; nothing "
-                "is written"
-            )
-        return 0
 
-    return program.run(repair)
+main = subcommand(parser, run)
 
 
 def write(path: Path, out: Path) -> None:

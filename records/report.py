@@ -1,9 +1,10 @@
 """`greenserve record report`: a page with the pictures of ATSPM (docs/atspm.md shows them)."""
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from city import program, whole_files
+from city import whole_files
 from city.arguments import Parser
 from city.sumo_files import time_text
 from records.atspm import corridor, from_record
@@ -18,6 +19,7 @@ from records.record_flags import (
     check_times,
     open_record,
     selected_tls,
+    subcommand,
 )
 from records.run_files import RunReader
 
@@ -38,28 +40,26 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], prog: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write the page, and print what is missing of the record."""
+    reader = open_record(args)
+    check_times(args)
+    selection = RecordSelection(
+        tls=frozenset(selected_tls(args, reader.city.contracts)),
+        from_s=args.from_s,
+        to_s=args.to_s,
+        vehicles_s=time_space.MAX_S,
+        city=atspm_city(args),
+        zero=args.zero,
+    )
+    notes = report(reader, args.out, selection)
+    print(args.out)
+    for note in notes:
+        print(f"note: {note}")
+    return 0
 
-    def run() -> int:
-        args = parser(prog).parse_args(argv)
-        reader = open_record(args)
-        check_times(args)
-        selection = RecordSelection(
-            tls=frozenset(selected_tls(args, reader.city.contracts)),
-            from_s=args.from_s,
-            to_s=args.to_s,
-            vehicles_s=time_space.MAX_S,
-            city=atspm_city(args),
-            zero=args.zero,
-        )
-        notes = report(reader, args.out, selection)
-        print(args.out)
-        for note in notes:
-            print(f"note: {note}")
-        return 0
 
-    return program.run(run)
+main = subcommand(parser, run)
 
 
 def report(reader: RunReader, out: Path, selection: RecordSelection) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from city import program
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.run_start import movement_names_of
@@ -20,7 +19,7 @@ from controller.recording.sentences import (
     sentence,
 )
 from protos import policy_pb2 as pb
-from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls
+from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls, subcommand
 from records.record_reader import RecordedStep
 from records.run_files import RunReader
 from signals.movement_names import MovementNames
@@ -41,26 +40,24 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], prog: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print a line for each decision. Exit code 2 if the time has none."""
+    reader = open_record(args)
+    lines = 0
+    for entry in _entries(reader, args):
+        print(json.dumps(entry) if args.json else entry["sentence"])
+        lines += 1
+    # what is missing may be what the reader looks for
+    for text in reader.missing:
+        print(f"missing: {text}", file=sys.stderr)
+    if not lines:
+        raise InputError(
+            f"{args.record}: has no decision of these TLs at that time; greenserve record info shows its times"
+        )
+    return 0
 
-    def show() -> int:
-        args = parser(prog).parse_args(argv)
-        reader = open_record(args)
-        lines = 0
-        for entry in _entries(reader, args):
-            print(json.dumps(entry) if args.json else entry["sentence"])
-            lines += 1
-        # what is missing may be what the reader looks for
-        for text in reader.missing:
-            print(f"missing: {text}", file=sys.stderr)
-        if not lines:
-            raise InputError(
-                f"{args.record}: has no decision of these TLs at that time; greenserve record info shows its times"
-            )
-        return 0
 
-    return program.run(show)
+main = subcommand(parser, run)
 
 
 def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, Any]]:

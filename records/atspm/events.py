@@ -5,17 +5,20 @@ program is known to have ended a green before its maximum (`green_ends`). An int
 has no begin event, and one that outlasts it no end event.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from city.network import OFF as OFF_PROGRAM
 from city.network import Program
 from controller.recording.detectors import PRESENCE, Detector
-from records.atspm import green_ends, validity
+from records.atspm import validity
 from records.atspm.analysis_period import (
     FORCE_OFF,
     GAP_OUT,
+    HOLD,
+    LOST,
     MAX_OUT,
     OFF,
     POLICY,
@@ -41,6 +44,8 @@ from signals.phase_numbers import PhaseNumbers
 
 DETECTOR_CODES = (Code.DETECTOR_OFF, Code.DETECTOR_ON)
 TERMINATIONS = {GAP_OUT: Code.PHASE_GAP_OUT, MAX_OUT: Code.PHASE_MAX_OUT, FORCE_OFF: Code.PHASE_FORCE_OFF}
+STATIC, ACTUATED = "static", "actuated"
+TOLERANCE_S = 1e-3
 GREEN, YELLOW, RED, DARK = "green", "yellow", "red", "dark"
 Colours = list[tuple[int, str]]
 """(millisecond, colour) at each change of a phase's colour, the first colour included."""
@@ -106,7 +111,7 @@ def _phases(
     detections: Sequence[Detection],
     programs: Sequence[Program],
 ) -> Iterator[Event]:
-    causes = green_ends.causes(signal, programs)
+    causes = _causes(signal, programs)
     # an all-red ends when the signal shows any green, or no colour at all
     ends_ms = [_ms(shown.begin_s) for shown in signal.states if not set(shown.state).isdisjoint("gGoO")]
     presence: dict[int, list[Detection]] = {}
@@ -122,6 +127,71 @@ def _phases(
             yield from _calls(phase.number, colours, presence.get(phase.number, ()))
         if phase.walk_links:
             yield from _walks(phase.number, phase_colours(signal.states, phase.walk_links))
+
+
+def _causes(signal: SignalHistory, programs: Sequence[Program]) -> dict[int, str]:
+    """By millisecond at which a new state begins, why the greens that end there do; without those that are not known.
+
+    `green_ends` of the signal's history   their cause
+    control mode off or lost               not known
+    control mode policy or hold            force-off: the policy ended it
+    a client sets the states               force-off: max-pressure, the operator or a plan ended it
+    another program begins                 force-off: the switch ended it
+    a static program runs                  force-off: the plan ended it
+    an actuated program runs               max-out after its maximum; gap-out between minimum and maximum, as SUMO ends
+                                           such a green for nothing else; force-off if the two are equal
+    other programs, or a coordination      not known
+
+    Args:
+        signal: the signal.
+        programs: its programs.
+    """
+    stated = {round(time_s * 1000): cause for time_s, cause in signal.green_ends.items()}
+    by_id = {program.id: program for program in programs}
+    modes = [change.begin_s for change in signal.modes]
+    changes = [change.begin_s for change in signal.programs]
+    found: dict[int, str] = {}
+    for k, (before, after) in enumerate(pairwise(signal.states)):
+        time_s = after.begin_s
+        at = bisect_right(modes, time_s) - 1
+        mode = signal.modes[at].mode if at >= 0 else None
+        cause = stated.get(round(time_s * 1000))
+        if cause is None and mode not in (OFF, LOST):
+            at = bisect_right(changes, time_s) - 1
+            is_forced = at >= 0 and (signal.programs[at].program is None or changes[at] == time_s)
+            if mode in (POLICY, HOLD) or is_forced:
+                cause = FORCE_OFF
+            elif at >= 0:
+                program = by_id.get(signal.programs[at].program or "")
+                # the first state may have begun before the period, or under another program
+                has_begun_here = k > 0 and changes[at] <= before.begin_s
+                cause = _cause(program, before, after, has_begun_here)
+        if cause is not None:
+            found[round(time_s * 1000)] = cause
+    return found
+
+
+def _cause(program: Program | None, before: ShownState, after: ShownState, has_begun_here: bool) -> str | None:
+    if program is None:
+        return None
+    if program.type == STATIC:
+        return FORCE_OFF
+    if program.type != ACTUATED or program.is_coordinated or not has_begun_here:
+        return None
+    phases = program.phases
+    bounds = {
+        (phase.min_s, phase.max_s)
+        for phase, follower in zip(phases, (*phases[1:], *phases[:1]), strict=True)
+        if phase.state == before.state and follower.state == after.state
+    }
+    if len(bounds) != 1:
+        return None
+    (min_s, max_s), duration_s = bounds.pop(), after.begin_s - before.begin_s
+    if max_s - min_s < TOLERANCE_S:
+        return FORCE_OFF
+    if duration_s > max_s - TOLERANCE_S:
+        return MAX_OUT
+    return GAP_OUT if duration_s > min_s - TOLERANCE_S else None
 
 
 def phase_colours(states: Iterable[ShownState], links: Iterable[int]) -> Colours:
@@ -226,7 +296,7 @@ def _patterns(signal: SignalHistory, programs: Sequence[Program]) -> Iterator[Ev
         else:
             pattern = min(number_of[change.program], MAX_PATTERN)
             program = by_id.get(change.program)
-            if program is not None and program.type == green_ends.STATIC and program.phases:
+            if program is not None and program.type == STATIC and program.phases:
                 cycle_s = round(sum(phase.duration_s for phase in program.phases))
                 offset_s = program.offset_s % cycle_s if cycle_s else 0
         if pattern == running:

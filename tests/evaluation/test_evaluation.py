@@ -520,3 +520,45 @@ def test_signals_that_are_switched_off_are_no_baseline(simulate, grid_city, tmp_
     city = city_with(grid_city, tmp_path, "</processing>", '<tls.all-off value="true"/></processing>')
     with pytest.raises(InputError, match=r"SUMO runs program 'off' .* remove tls.all-off"):
         simulate(arm, 20.0, city=city)
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (
+            "max-pressure,fixed",
+            "fixed and actuated have those of the programs, and the other arms others at A (yellow 6 s",
+        ),
+        # a policy for any junction has the times of its own dialect, and not those of [tl.A]
+        ("pretrained,fixed", "every arm has those of each signal's own program"),
+        ("fixed,actuated", "every arm has those of each signal's own program"),
+    ],
+)
+def test_change_times_are_those_of_the_arms(names, line, tmp_path):
+    city = tmp_path / "city.toml"
+    city.write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["A0"]\ndialect = "sumo-rl"\nyellow_s = 6\n'
+    )
+    args = argparse.Namespace(city=city, tl=None, seconds=60.0, strict=False, faults=None, emissions=False)
+    *_, change_times = command._task(args, arms.parse(names))
+    assert change_times.startswith(line)
+
+
+def test_overrides_are_named_by_reason_for_each_arm_that_has_some():
+    outcomes = [replace(ZERO, overrides_by_reason=each) for each in ({"max_red": 4, "yellow": 1}, {"max_red": 5})]
+    results = {"served": outcomes, "greedy": [ZERO, ZERO]}
+    assert arm_simulation.describe_overrides(arms.parse("served,greedy"), results) == [
+        "overrides in a simulation: served: 4.5 max_red, 0.5 yellow"
+    ]
+
+
+@pytest.mark.parametrize("key", ["left", "protected left"])
+def test_max_red_of_a_movement_holds_in_an_evaluation(key, grid_city):
+    safety = replace(grid_city.safety, max_red_s_of_signal={"A0": {key: 20.0}})
+    overrides = [
+        ArmSimulator(EvaluationTask(city, ("SA101",), 120.0))
+        .run(*arms.parse("max-pressure"), Demand(1))
+        .overrides_by_reason
+        for city in (grid_city, replace(grid_city, safety=safety))
+    ]
+    assert "max_red" not in overrides[0] and overrides[1]["max_red"] > 0

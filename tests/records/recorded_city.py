@@ -21,11 +21,9 @@ from controller.recording.run_start import RunStart
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from records.atspm import detectors
-from serving.contract import CATEGORICAL
 from signals import contract
-from signals.policy import Answer
 from tests.conftest import GRID
-from tests.records.replayed_city import run_city
+from tests.records.replayed_city import ProjectingPolicies, run_city
 
 SECONDS = 300
 BEGIN_UNIX_NS = 1_790_000_000 * NS
@@ -37,26 +35,18 @@ NEW_VERSION_S = 150
 """From when on version 8 answers, not 7."""
 
 
-class Policies:
-    """Random valid actions, with scores for choices."""
+class Policies(ProjectingPolicies):
+    """Random valid actions. One TL gets no answer for a time, another a fleet's; the version changes."""
 
     def __init__(self, contracts: Sequence[pb.PolicyContract]) -> None:
-        self._contracts = {each.tl: each for each in contracts}
-        self._rng = np.random.default_rng(1)
-        self.now = 0.0
+        super().__init__(contracts)
+        self.now, self._rng = 0.0, np.random.default_rng(1)
 
-    def ask(self, observations, observed_s=None):
-        return {tl: self._answer(self._contracts[tl]) for tl in observations}
-
-    def _answer(self, contract):
-        if contract.tl == SILENT_TL and SILENT_S[0] <= self.now < SILENT_S[1]:
+    def _answer(self, tl, observation):
+        if tl == SILENT_TL and SILENT_S[0] <= self.now < SILENT_S[1]:
             return TimeoutError("no answer within 500 ms")
-        model = "fleet" if contract.tl == FLEET_TL else contract.tl
-        version = 7 if self.now < NEW_VERSION_S else 8
-        if contract.action.kind != CATEGORICAL:
-            return Answer(self._rng.uniform(-1, 1, contract.action.size), version, model)
-        scores = self._rng.dirichlet(np.ones(contract.action.size)).astype(np.float32)
-        return Answer(np.array([scores.argmax()]), version, model, scores)
+        model, version = "fleet" if tl == FLEET_TL else tl, 7 if self.now < NEW_VERSION_S else 8
+        return super()._answer(tl, self._rng.normal(size=observation.size))._replace(model=model, version=version)
 
 
 class Messages:

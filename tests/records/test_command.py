@@ -76,8 +76,8 @@ def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorde
     decided = [line for line in lines if " saw " in line]
     assert [line[:15] for line in decided] == [f"00:01:{second} SA101:" for second in (40, 45, 50, 55)]
     assert re.fullmatch(
-        r"00:01:40 SA101: current green \d \(.*bound .*\); saw queues on \d+% of .*; (chose|kept) green \d.* by SA101 version 7: "
-        r"probability 0\.\d+ is the highest of 4, next best green \d.* with 0\.\d+.*; the safety rules permitted .*",
+        r"00:01:40 SA101: current green \d \(.*bound .*\).*; saw queues on \d+% of .*; (chose|kept) green \d.* by SA101 version 7: "
+        r"probability \S+ is the highest of 4, next best green \d.* with \S+; .*the safety rules permitted .*",
         decided[0],
     )
 
@@ -263,11 +263,11 @@ def test_repaired_file_is_whole_and_keeps_the_bytes_of_every_message(recorded_ci
 
 
 def test_file_that_is_not_damaged_needs_no_repair(whole, recorded_city, tmp_path, run):
-    assert "is not damaged, 127 steps; nothing is written" in run("repair", whole)
+    assert f"is not damaged, {len(recorded_city.steps)} steps; nothing is written" in run("repair", whole)
     assert [path.name for path in whole.parent.iterdir()] == [whole.name]
     kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
     path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
-    assert "is not damaged, 125 steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)
+    assert f"is not damaged, {len(kept)} steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)
 
 
 def test_files_for_models_need_no_first_file_of_the_run(recorded_city, tmp_path, run):

@@ -46,7 +46,7 @@ def field_of(schemas, path):
 
 
 @pytest.mark.parametrize("path", [*PATHS, *MESSAGES])
-def test_path_of_a_band_or_plot_is_a_single_value_of_the_schema_and_others_a_message(schemas, path):
+def test_path_of_a_band_or_plot_is_a_single_value_and_other_paths_are_messages(schemas, path):
     assert (field_of(schemas, path).message_type is None) == (path in PATHS)
 
 

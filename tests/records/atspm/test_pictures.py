@@ -244,8 +244,9 @@ def test_delay_is_halting_vehicles_times_time():
     made = view(readings=lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4)))
     # bins of one minute: 3 vehicles for 20 s and 1 for 20 s
     assert phase_pictures.delays(made, 2) == [(0.0, 80.0), (60.0, 0.0)]
-    text = Drawing(phase_pictures.approach_delay(made, 2)).text
-    assert "Average Delay Per Vehicle: 20 s" in text and "Total Delay: 1.3 min" in text
+    drawing = Drawing(phase_pictures.approach_delay(made, 2))
+    assert "Average Delay Per Vehicle: 20 s" in drawing.text and "Total Delay: 1.3 min" in drawing.text
+    assert drawing.paths(BLUE) and drawing.paths(RED), "per vehicle and per hour"
 
 
 def test_volume_is_counted_per_hour_and_bin():
@@ -276,7 +277,7 @@ def test_green_band_arrives_at_the_speed_limit():
     )
 
 
-def test_time_space_diagram_shows_the_time_with_the_most_arrivals_or_single_vehicles():
+def test_time_space_diagram_shows_the_time_with_most_arrivals_or_single_vehicles():
     peak = [Detection("advance:a_0", 2000.0 + k, is_on) for k in range(50) for is_on in (True, False)]
     early = [Detection("advance:a_0", 10.0, True), Detection("advance:a_0", 11.0, False)]
     vehicles = [VehicleReading(2040.0 + 5 * k, "a_0", 20.0 + 10 * k, 2.0) for k in range(2)]
