@@ -20,8 +20,8 @@ from simulation.trips import mean_delay_s
 from training.phase_competition.networks import initial_arrays, policy_path, save_policy
 from training.phase_competition.street_learner import StreetLearner, inputs_of, make_batch
 from training.ppo import Batch, Tensors, taken
-from training.ppo_config import StreetPpo
 from training.saved_state import Arrays, TrainingState, Values, state_file
+from training.settings import StreetPpo
 from training.training_log import TrainingLog
 from training.transitions import Float32s
 

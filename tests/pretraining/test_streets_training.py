@@ -17,7 +17,7 @@ from pretraining.synthetic.streets import generate
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
 from tests.error_lines import refused
-from training.ppo_config import StreetPpo
+from training.settings import StreetPpo
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
 TRIPS = Trips(1, 1, 100.0, 0, 0, 0, {}, ())

@@ -15,8 +15,8 @@ from rounds.rounds import Rounds
 from tests.conftest import GRID
 from tests.error_lines import refused
 from tests.training import states
-from training.ppo_config import PpoConfig, StreetPpo
 from training.saved_state import state_file
+from training.settings import PpoConfig, StreetPpo
 from training.statistics import IN_CURVES, TRAIN
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ from export.actors.phase_competition import (
 from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import ACTOR
 from training.ppo import Adam, Batch, Learner, Tensors, gae
-from training.ppo_config import PpoConfig, StreetPpo
+from training.settings import PpoConfig, StreetPpo
 from training.transitions import Float32s, Transitions
 
 TICK_S = 5.0

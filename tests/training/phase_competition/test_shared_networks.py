@@ -16,8 +16,7 @@ from training.learning import StreetLearning
 from training.phase_competition import street_learner
 from training.phase_competition.networks import StreetLayout, initial_arrays
 from training.phase_competition.street_learner import StreetLearner
-from training.ppo_config import StreetPpo
-from training.settings import Settings
+from training.settings import Settings, StreetPpo
 from training.transitions import Transitions
 
 NEAR_SIGHTED = StreetPpo(gamma=0.0001, gae_lambda=0.0)
