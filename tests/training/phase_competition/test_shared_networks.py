@@ -1,6 +1,7 @@
 """Networks, batches and learner of the policy for any junction."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,21 @@ def test_in_an_episode_a_congested_junction_counts_for_more_by_the_square_root()
 def test_a_batch_without_two_decisions_is_refused():
     with pytest.raises(ValueError, match="two decisions"):
         one_batch(1)
+
+
+def test_the_learner_computes_junctions_of_any_size_as_the_networks_do():
+    """Before its first step every ratio is 1, and the values are those of the episodes."""
+    rng, own, parts = np.random.default_rng(3), (junction(2, 2), junction(4, 4)), []
+    learner = learner_with(n_epochs=1, minibatch=1000)
+    networks = StreetLayout(("A", "B"), own).networks(learner.arrays, 1.0)
+    for row, greens in enumerate((2, 4)):
+        tl, rows = transitions(50, rng, 4, 4, own_greens=greens), np.full(50, row)
+        actions, log_p = networks.sample(rows, tl.x, rng)
+        parts.append(replace(tl, action=actions, log_p=log_p, value=networks.critic(rows, tl.x)))
+    data = decisions, _ = street_learner.make_batch([(own, parts)], StreetPpo())
+    statistics = learn(learner, data, rng, 0.0)
+    assert statistics["clip_fraction"] == 0 and abs(statistics["approx_kl"]) < 1e-6
+    assert statistics["value_loss"] == pytest.approx(np.mean((decisions["value"] - decisions["target"]) ** 2), rel=1e-4)
 
 
 def test_cloning_imitates_the_actions_of_a_batch():
