@@ -103,7 +103,7 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
     """
     from simulation.executors import executor
     from training.episode import TrainingTask
-    from training.ppo_config import PpoConfig
+    from training.settings import PpoConfig
     from training.trainer import Trainer
 
     with tempfile.TemporaryDirectory() as folder:

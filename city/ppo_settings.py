@@ -27,7 +27,7 @@ def _setting(about: str, requirement: str, is_valid: Callable[[Any], bool], choi
 
 @dataclass(frozen=True)
 class PpoSettings:
-    """Settings that are given; None: the default of what is trained (training/ppo_config.py)."""
+    """Settings that are given; None: the default of what is trained (training/settings.py)."""
 
     learning_rate: float | None = _setting("learning rate at the start", "lie between 0 and 1", lambda x: 0 < x < 1)
     learning_rate_schedule: str | None = _setting(

@@ -228,12 +228,6 @@ def compare(results: Results, candidate: str, arm: str) -> Comparison:
         street: max(own.delay_s, MIN_DELAY_S) / max(other.delay_s, MIN_DELAY_S) for street, (own, other) in both.items()
     }
     better = sum(ratio < 1 for ratio in ratios.values()) + len(arm_ended)
-    gridlocks = tuple(
-        street
-        for street in used
-        for own, other in zip(results[street][candidate], results[street][arm], strict=True)
-        if own is not None and other is not None and moves_too_few(own, other)
-    )
     return Comparison(
         len(used),
         better / max(1, len(used)),
@@ -241,7 +235,13 @@ def compare(results: Results, candidate: str, arm: str) -> Comparison:
         (*(street for street, ratio in ratios.items() if ratio > MAX_WORSE), *ended),
         geometric(list(ratios.values())) if ratios else None,
         max(ratios.values(), default=math.nan),
-        tuple(dict.fromkeys(gridlocks)),
+        tuple(street for street in used if _has_gridlock(results[street][candidate], results[street][arm])),
         ended,
         arm_ended,
     )
+
+
+def _has_gridlock(candidate: Sequence[StreetResult | None], arm: Sequence[StreetResult | None]) -> bool:
+    """True if a candidate has far fewer arrivals than an arm with one of a street's demands."""
+    pairs = zip(candidate, arm, strict=True)
+    return any(own is not None and other is not None and moves_too_few(own, other) for own, other in pairs)

@@ -17,12 +17,11 @@ from pretraining.streets import for_jobs
 from simulation.executors import SimulatorPerProcess, executor, in_order
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import mean_delay_s
-from training.phase_competition.batch import make_batch
 from training.phase_competition.networks import initial_arrays, policy_path, save_policy
-from training.phase_competition.street_learner import StreetLearner, inputs_of
+from training.phase_competition.street_learner import StreetLearner, inputs_of, make_batch
 from training.ppo import Batch, Tensors, taken
-from training.ppo_config import StreetPpo
 from training.saved_state import Arrays, TrainingState, Values, state_file
+from training.settings import StreetPpo
 from training.training_log import TrainingLog
 from training.transitions import Float32s
 
@@ -242,7 +241,7 @@ def clone(learner: StreetLearner, batch: Batch, junctions: Batch, rng: np.random
     Args:
         learner: has the actor.
         batch: the decisions, and the junctions that they share.
-        junctions: as `phase_competition.batch.make_batch` returns them.
+        junctions: as `phase_competition.street_learner.make_batch` returns them.
         rng: draws the decisions of each step.
         steps: of the optimiser.
     """

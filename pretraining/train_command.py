@@ -11,8 +11,8 @@ from pretraining.select_command import SECONDS
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from simulation.street_simulation import SimulationFailed
 from training import flags
-from training.ppo_config import StreetPpo
 from training.saved_state import locked, run_resumable, state_file
+from training.settings import StreetPpo
 
 STREET_COUNT = 160
 """Default of the number of synthetic streets."""

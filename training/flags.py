@@ -18,8 +18,7 @@ from serving.contract import CATEGORICAL
 from signals import contract
 from signals.dialects import street as street_dialect
 from simulation import rewards
-from training.ppo_config import FINE_TUNING, PpoConfig, StreetPpo
-from training.settings import Settings
+from training.settings import FINE_TUNING, PpoConfig, Settings, StreetPpo
 
 MAX_COUNT = 1_000_000
 STREET = street_dialect.DIALECT.name

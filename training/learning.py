@@ -148,7 +148,7 @@ class StreetLearning(Learning):
         return StreetLearner(self.arrays, self._ppo)
 
     def _batches(self, episodes: Episodes) -> "tuple[list[Batch | None], Batch]":
-        from training.phase_competition.batch import make_batch
+        from training.phase_competition.street_learner import make_batch
 
         tls, junctions = self._layout.tls, self._layout.junctions
         # all TLs of an episode: its observations are padded to the largest junction of all

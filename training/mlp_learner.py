@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from training.actor_critics import MASKED_LOGIT, ParameterLayout
 from training.ppo import Batch, Learner, RowAdam, Tensors, gae
-from training.ppo_config import PpoConfig
+from training.settings import PpoConfig
 from training.transitions import Float32s, Transitions
 
 MIN_LOG_STD, MAX_LOG_STD = -3.0, 1.0

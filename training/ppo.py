@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from training.ppo_config import PpoConfig
+from training.settings import PpoConfig
 from training.statistics import STEP, NotFinite, UpdateStatistics, explained_variance
 from training.transitions import Float32s
 

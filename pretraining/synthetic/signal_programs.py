@@ -167,8 +167,7 @@ def _greens(
         case ProgramKind.UNION:
             return [green for layout in site.layouts for green in layout]
         case ProgramKind.LEFT_ONLY:
-            permissive = {green: [k for k, c in enumerate(green) if c == "g"] for green in site.layouts[0]}
-            return [state for green, links in permissive.items() for state in (green, builder.state(links))]
+            return [state for green in site.layouts[0] for state in (green, _permissive_alone(builder, green))]
         case ProgramKind.DUAL_RING:
             return _dual_ring(builder, axes, rng)
         case ProgramKind.SPLIT:
@@ -196,6 +195,10 @@ def _alone(builder: _GreenBuilder, approach: SyntheticApproach) -> str:
 
 def _lefts(builder: _GreenBuilder, axis: Sequence[SyntheticApproach]) -> str:
     return builder.state([link for approach in axis for link in approach.left])
+
+
+def _permissive_alone(builder: _GreenBuilder, green: str) -> str:
+    return builder.state(link for link, c in enumerate(green) if c == "g")
 
 
 def _dual_ring(

@@ -71,7 +71,7 @@ def test_the_best_network_that_passes_is_written_with_its_verdict(folder, passin
     description = phase_networks.description_of(policy)
     own = description["gate"]
     assert own["name"] in FILES and (own["simulations"], own["streets"], own["plain_count"]) == (2, 1, 1)
-    assert (own["seconds"], own["reference"]) == (100.0, "max-pressure") and own["mean_ratio"] > 0
+    assert (own["seconds"], own["reference"]) == (100.0, "max-pressure") and own["mean_ratio"] > 0 < own["mean_delay_s"]
     assert description["training"] == {"--seed": FILES.index(own["name"])}
     written, network = arrays(policy), arrays(folder / own["name"])
     assert all((written[name] == network[name]).all() for name in network) and written.keys() == network.keys()
@@ -83,8 +83,6 @@ def test_the_best_network_that_passes_is_written_with_its_verdict(folder, passin
     means_s = [float(line.split("gate: ")[1].split(" s ")[0]) for line in output.splitlines()[:2]]
     assert own["name"] == FILES[int(np.argmin(means_s))] and "out/street_trial_1.policy: one policy" in output
     assert [found.path.name for found in find_candidates(folder / "out")] == ["street_trial_1.policy"]
-    assert main(["inspect", str(policy)]) == 0
-    assert "gate: 2 simulations of 1 streets, 100.0 s each: " in capsys.readouterr().out
     # the faster one fails: the other one is written
     passing.remove(own["name"])
     assert select(*FILES, "--resume") == 0

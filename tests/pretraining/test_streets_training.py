@@ -17,7 +17,7 @@ from pretraining.synthetic.streets import generate
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
 from tests.error_lines import refused
-from training.ppo_config import StreetPpo
+from training.settings import StreetPpo
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
 TRIPS = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
@@ -46,18 +46,14 @@ def trained(streets, out, **changes):
     return phase_networks.load(path)[0], lines
 
 
-def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp_path):
-    simulated = []
+def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp_path, monkeypatch):
+    own, simulated = StreetsTrainer(settings(streets, tmp_path), print), []
 
-    class Echo:
-        """An executor whose outcomes are the jobs, the last one first."""
+    def run(simulate, jobs):
+        simulated.extend(jobs)
+        return list(enumerate(jobs))[::-1]
 
-        def run(self, simulate, jobs):
-            simulated.extend(jobs)
-            return list(enumerate(jobs))[::-1]
-
-    own = StreetsTrainer(settings(streets, tmp_path), print)
-    own._executor = Echo()
+    monkeypatch.setattr(own._executor, "run", run)
     jobs = [("a", [], 100.0), ("b", [], 300.0), ("c", [], 200.0)]
     assert own._simulated(jobs) == jobs
     assert [street for street, *_ in simulated] == ["b", "c", "a"]

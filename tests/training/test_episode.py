@@ -14,12 +14,11 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from controller import assembly
 from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from signals import contract
 from signals.policy import Answer
-from simulation import rewards, target_tls
+from simulation import rewards
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
 from simulation.executors import SimulatorPerProcess, in_order
@@ -110,18 +109,6 @@ def test_only_tls_that_decide_are_asked(task, monkeypatch):
     transitions = simulation.run(arrays, Demand(7), (1, 1), explore=True).transitions
     assert sum(asked) == sum(len(tl.x) for tl in transitions.values()) > 0 and 0 not in asked
     assert sum(asked) < sum(due.values())
-
-
-def test_what_all_episodes_share_is_made_once(task, monkeypatch):
-    made = []
-    for module, name in ((rewards, "upstream_lanes"), (target_tls, "check_contract_matches_network")):
-        function = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, f=function, n=name: made.append(n) or f(*args))
-    monkeypatch.setattr(assembly, "check_contract_matches_network", lambda *_: pytest.fail("checked again"))
-    simulation = EpisodeSimulator(replace(task, seconds=20.0))
-    for k in range(2):
-        simulation.run(initial_arrays(simulation), Demand(k), (1, k), explore=True)
-    assert sorted(made) == ["check_contract_matches_network", "check_contract_matches_network", "upstream_lanes"]
 
 
 def of_time(*_):

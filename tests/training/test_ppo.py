@@ -13,8 +13,7 @@ from training.actor_critics import ActorCritics, layouts
 from training.learning import MlpLearning
 from training.mlp_learner import MAX_LOG_STD, make_batch
 from training.ppo import Adam, RowAdam, gae, minibatches
-from training.ppo_config import SHARP_FROM, PpoConfig
-from training.settings import Settings
+from training.settings import SHARP_FROM, PpoConfig, Settings
 from training.statistics import TRAIN, UPDATE, NotFinite, cell, combined, explained_variance
 from training.transitions import RewardScale, Transitions
 

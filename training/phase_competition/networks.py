@@ -120,7 +120,7 @@ class StreetActorCritic(StreetNetworks):
         return np.asarray(self._log_p(rows, x).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        """Values [n], squashed (`batch.squashed`)."""
+        """Values [n], squashed (`street_learner.squashed`)."""
         junction, observed, service = self._observed(rows, x)
         _, c = encode(self._critic, junction, service, *inputs(junction, observed, service))
         k4, b4, k5, b5 = self._critic[6:]

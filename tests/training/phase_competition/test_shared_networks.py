@@ -1,6 +1,7 @@
 """Networks, batches and learner of the policy for any junction."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,10 @@ from pretraining.streets_trainer import clone
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import junction_of
 from training.learning import StreetLearning
-from training.phase_competition import batch
+from training.phase_competition import street_learner
 from training.phase_competition.networks import StreetLayout, initial_arrays
 from training.phase_competition.street_learner import StreetLearner
-from training.ppo_config import StreetPpo
-from training.settings import Settings
+from training.settings import Settings, StreetPpo
 from training.transitions import Transitions
 
 NEAR_SIGHTED = StreetPpo(gamma=0.0001, gae_lambda=0.0)
@@ -85,7 +85,7 @@ def transitions(count, rng, greens, lanes, own_greens=None):
 
 def one_batch(count=200):
     tl = transitions(count, np.random.default_rng(0), 3, 2)
-    return batch.make_batch([((junction(3, 2),), (tl,))], StreetPpo(gae_lambda=0.9))
+    return street_learner.make_batch([((junction(3, 2),), (tl,))], StreetPpo(gae_lambda=0.9))
 
 
 def test_a_forced_decision_is_certain_and_serves_the_lane():
@@ -119,7 +119,7 @@ def test_the_heuristic_takes_the_green_with_most_vehicles_and_keeps_equal_ones()
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=20))
 def test_squashing_is_inverted(values):
     x = np.array(values)
-    np.testing.assert_allclose(batch.unsquashed(batch.squashed(x)), x, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(street_learner.unsquashed(street_learner.squashed(x)), x, rtol=1e-9, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=20)
@@ -127,8 +127,8 @@ def test_squashing_is_inverted(values):
 def test_advantages_are_sums_discounted_by_time(count, seed):
     tl = transitions(count, np.random.default_rng(seed), 2, 1)
     gamma, lam = 0.9, 0.8
-    advantage, target = batch._advantages(tl, StreetPpo(gamma=gamma, gae_lambda=lam))
-    value = batch.unsquashed(tl.value.astype(float))
+    advantage, target = street_learner._advantages(tl, StreetPpo(gamma=gamma, gae_lambda=lam))
+    value = street_learner.unsquashed(tl.value.astype(float))
     for k in range(count - 1):
         expected, weight = 0.0, 1.0
         for i in range(k, count - 1):
@@ -137,7 +137,7 @@ def test_advantages_are_sums_discounted_by_time(count, seed):
             expected += weight * (reward + gamma**ticks * value[i + 1] - value[i])
             weight *= (gamma * lam) ** ticks
         assert advantage[k] == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    np.testing.assert_allclose(target, batch.squashed(advantage + value[:-1]))
+    np.testing.assert_allclose(target, street_learner.squashed(advantage + value[:-1]))
 
 
 @pytest.mark.parametrize("is_difference", [True, False])
@@ -148,7 +148,7 @@ def test_a_difference_counts_as_much_in_one_decision_as_in_three(is_difference):
         zeros = np.zeros((len(rewards) + 1, 1), np.float32)
         reward, duration_s = (np.array([*own, 0.0], np.float32) for own in (rewards, durations_s))
         tl = Transitions(zeros, zeros, zeros[:, 0], zeros[:, 0], reward, duration_s, is_difference)
-        return batch._advantages(tl, StreetPpo(gamma=0.97, gae_lambda=1.0))[0][0]
+        return street_learner._advantages(tl, StreetPpo(gamma=0.97, gae_lambda=1.0))[0][0]
 
     whole = first_advantage([15.0], [3.0 if is_difference else 1.0])
     assert whole == pytest.approx(first_advantage([5.0] * 3, [1.0] * 3)) == pytest.approx(4 * (1 + 0.97 + 0.97**2))
@@ -156,7 +156,7 @@ def test_a_difference_counts_as_much_in_one_decision_as_in_three(is_difference):
 
 def restricted_decisions(layout, learner):
     """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their
-    batch."""
+    street_learner."""
     x = np.zeros((200, observation_size(4, 3)), np.float32)
     parts = Observed.of(x, 4)
     parts.current[:, 0], parts.since_s[:, 1:3] = 1, 130
@@ -165,7 +165,7 @@ def restricted_decisions(layout, learner):
     actions, log_p = layout.networks(learner.arrays, 1.0).sample(np.ones(200, np.intp), x, rng)
     ones = np.ones(200, np.float32)
     tl = Transitions(x, actions, log_p, 0 * ones, (actions[:, 0] == 2).astype(np.float32), 5 * ones)
-    return tl, batch.make_batch([(layout.junctions, (transitions(1, rng, 4, 3), tl))], NEAR_SIGHTED)
+    return tl, street_learner.make_batch([(layout.junctions, (transitions(1, rng, 4, 3), tl))], NEAR_SIGHTED)
 
 
 def test_the_learner_sees_the_probabilities_among_the_greens_that_the_decision_was_made_among():
@@ -188,7 +188,7 @@ def test_a_decision_on_a_quiet_street_counts_as_much_as_one_on_a_congested_stree
     for tl, factor in ((quiet, 0.1), (congested, 10.0)):
         tl.value[:] = 0
         tl.reward[:] = factor * rng.standard_normal(len(tl.reward))
-    data = batch.make_batch([((own,), (quiet,)), ((own,), (congested,))], StreetPpo(gae_lambda=0.9))
+    data = street_learner.make_batch([((own,), (quiet,)), ((own,), (congested,))], StreetPpo(gae_lambda=0.9))
     of_quiet, of_congested = (data[0]["advantage"][data[0]["junction"] == k].std() for k in (0, 1))
     assert of_quiet == pytest.approx(of_congested, rel=0.15)
 
@@ -196,7 +196,9 @@ def test_a_decision_on_a_quiet_street_counts_as_much_as_one_on_a_congested_stree
 def test_in_an_episode_a_congested_junction_counts_for_more_by_the_square_root():
     noise, tl = np.random.default_rng(0).standard_normal(2000), np.repeat([0, 1], 1000)
     spread = np.where(tl, 4.5, 0.5)
-    quiet, congested = (batch._scaled(noise * spread, spread, np.zeros(2000, int))[tl == k].std() for k in (0, 1))
+    quiet, congested = (
+        street_learner._scaled(noise * spread, spread, np.zeros(2000, int))[tl == k].std() for k in (0, 1)
+    )
     assert congested / quiet == pytest.approx(3, rel=0.1)
 
 
@@ -205,11 +207,26 @@ def test_a_batch_without_two_decisions_is_refused():
         one_batch(1)
 
 
+def test_the_learner_computes_junctions_of_any_size_as_the_networks_do():
+    """Before its first step every ratio is 1, and the values are those of the episodes."""
+    rng, own, parts = np.random.default_rng(3), (junction(2, 2), junction(4, 4)), []
+    learner = learner_with(n_epochs=1, minibatch=1000)
+    networks = StreetLayout(("A", "B"), own).networks(learner.arrays, 1.0)
+    for row, greens in enumerate((2, 4)):
+        tl, rows = transitions(50, rng, 4, 4, own_greens=greens), np.full(50, row)
+        actions, log_p = networks.sample(rows, tl.x, rng)
+        parts.append(replace(tl, action=actions, log_p=log_p, value=networks.critic(rows, tl.x)))
+    data = decisions, _ = street_learner.make_batch([(own, parts)], StreetPpo())
+    statistics = learn(learner, data, rng, 0.0)
+    assert statistics["clip_fraction"] == 0 and abs(statistics["approx_kl"]) < 1e-6
+    assert statistics["value_loss"] == pytest.approx(np.mean((decisions["value"] - decisions["target"]) ** 2), rel=1e-4)
+
+
 def test_cloning_imitates_the_actions_of_a_batch():
     own, rng = junction(3, 2), np.random.default_rng(0)
     tl = transitions(200, rng, 3, 2)
     tl.action[:] = 2
-    data = batch.make_batch([((own,), (tl,))], StreetPpo(gae_lambda=0.9))
+    data = street_learner.make_batch([((own,), (tl,))], StreetPpo(gae_lambda=0.9))
     assert clone(learner_with(minibatch=64), *data, rng, 60) < 0.2
 
 
@@ -225,7 +242,9 @@ def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_c
 def test_advantages_stay_as_they_are_without_normalisation():
     tl = transitions(200, np.random.default_rng(0), 3, 2)
     parts = [((junction(3, 2),), (tl,))]
-    scaled, raw = (batch.make_batch(parts, StreetPpo(normalize_advantage=on))[0]["advantage"] for on in (True, False))
+    scaled, raw = (
+        street_learner.make_batch(parts, StreetPpo(normalize_advantage=on))[0]["advantage"] for on in (True, False)
+    )
     assert abs(scaled.mean()) < 1e-3 and abs(scaled.std() - 1) < 0.05 and abs(raw.std() - 1) > 0.1
     assert np.corrcoef(scaled, raw)[0, 1] > 0.95
 
