@@ -46,7 +46,7 @@ class Proxy:
             self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._fault, self._stopping = Fault.NONE, False
         self._pairs: list[list[socket.socket]] = []
-        self._dead: set[int] = set()
+        self._dead: list[list[socket.socket]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -61,21 +61,20 @@ class Proxy:
     @fault.setter
     def fault(self, fault: Fault) -> None:
         if self._fault is Fault.HALF_OPEN:
-            self._dead |= {id(pair) for pair in self._pairs}
+            self._dead, self._pairs = self._dead + self._pairs, []
         self._fault = fault
 
     def close(self) -> None:
         self._stopping = True
         self._thread.join()
         self._listener.close()
-        for pair in list(self._pairs):
+        for pair in self._dead + self._pairs:
             self._close_pair(pair)
 
     def _run(self) -> None:
         delayed: list[tuple[float, socket.socket, bytes]] = []
         while not self._stopping:
-            alive = [pair for pair in self._pairs if id(pair) not in self._dead]
-            peers = {source: peer for a, b in alive for source, peer in ((a, b), (b, a))}
+            peers = {source: peer for a, b in self._pairs for source, peer in ((a, b), (b, a))}
             ready, _, _ = select.select([self._listener, *peers], [], [], 0.005)
             if self._fault in (Fault.RESET, Fault.REFUSE):
                 for pair in list(self._pairs):
@@ -114,7 +113,7 @@ class Proxy:
         self, source: socket.socket, peer: socket.socket, delayed: list[tuple[float, socket.socket, bytes]]
     ) -> None:
         pair = next((pair for pair in self._pairs if source in pair), None)
-        if pair is None:
+        if pair is None:  # it may have died after this round of `_run` began
             return
         try:
             data = source.recv(1 << 16)
@@ -122,8 +121,8 @@ class Proxy:
             data = b""
         if not data:
             self._close_pair(pair)
-        elif self._fault in (Fault.DROP, Fault.HALF_OPEN) or id(pair) in self._dead:
-            return  # a connection may have died after this round of `_run` began
+        elif self._fault in (Fault.DROP, Fault.HALF_OPEN):
+            return
         elif self._fault is Fault.DELAY or any(late is peer for _, late, _ in delayed):
             # also after the fault, until what was delayed has been forwarded: TCP keeps the order
             delayed.append((time.monotonic() + self._delay_s, peer, data))
@@ -140,7 +139,6 @@ class Proxy:
             connection.close()
         if pair in self._pairs:
             self._pairs.remove(pair)
-        self._dead.discard(id(pair))  # the next pair may get its id
 
 
 @contextlib.contextmanager

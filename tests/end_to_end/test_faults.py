@@ -143,7 +143,7 @@ def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run_over):
 
 
 def test_a_new_model_number_is_followed_unless_it_has_another_contract(run_over, caplog):
-    """Another TL's model, of other shapes, is published as a version of this TL; the other TLs go on."""
+    """Another TL's model, of the same shapes, is published as a version of a TL; the other TLs go on."""
     caplog.set_level("INFO", "controller")
     run = run_over(UNIX)
     run.advance(30)
@@ -152,11 +152,12 @@ def test_a_new_model_number_is_followed_unless_it_has_another_contract(run_over,
         assert run.loop.counters.missing_answers.total() == 0 and run.is_on_policies()
         assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
     run.advance(30)
-    with published(run.server, "SA103", 3, of="SA101"):
-        run.advance(80, meanwhile=lambda _: wait_for(run.server, "SA103", 3))
-        assert set(run.loop.counters.missing_answers) == {"SA103"}
-        assert run.loop.intersections["SA103"].state.mode_state.is_fallback
-        assert {x.mode for x in run.loop.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
+    with published(run.server, "SA101", 2, of="SA104"):
+        run.advance(80, meanwhile=lambda _: wait_for(run.server, "SA101", 2))
+        assert "SA101: the server now answers with version 2, with another contract" in caplog.text
+        assert set(run.loop.counters.missing_answers) == {"SA101"}
+        assert run.loop.intersections["SA101"].state.mode_state.is_fallback
+        assert {x.mode for x in run.loop.intersections.values() if x.tl != "SA101"} == {ControlMode.POLICY}
     assert run.is_back_in_time() and run.alarms == []
 
 

@@ -93,15 +93,16 @@ def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_pa
 
 
 def test_a_pinned_model_answers_by_its_number_also_after_a_pause_longer_than_the_deadline(grid_server):
-    with operated("--server", grid_server, "--speed", "50", "--deadline-ms", "1500") as (process, client):
+    with operated("--server", grid_server, "--deadline-ms", "1500") as (process, client):
         wait_until(lambda: tl(client, "SA103").version)
+        client.call("Pause", pb.PauseRequest(author="ann"))
         number = tl(client, "SA103").version
         pinned = client.call("PinModel", pb.PinModelRequest(tl="SA103", version=str(number), author="ann")).tls[0]
         assert pinned.pinned_version == number
-        client.call("Pause", pb.PauseRequest(author="ann"))
         time.sleep(1.7)
         before = client.call("Resume", pb.ResumeRequest(author="ann")).second
         wait_until(lambda: tl(client, "SA103").decided_s > before + 20)
+        client.call("Pause", pb.PauseRequest(author="ann"))
         state = tl(client, "SA103")
         assert (state.model, state.version, state.mode) == ("SA103", number, "policy")
         with pytest.raises(InputError, match=r"serves no version 99 of SA103 .*it serves version"):

@@ -1,5 +1,5 @@
 """Rollouts on the sample city, with the real SUMO, controller and server: a worse model is refused, or found on the
-street and taken back; a better one is promoted TL by TL."""
+street and taken back; a better one is promoted TL by TL; a killed rollout goes back, a fleet's member leaves it."""
 
 import contextlib
 import shutil
@@ -8,17 +8,21 @@ import h5py
 import pytest
 
 from city.errors import ProgramFailed
-from city.ledger import drives_by_tl
+from city.ledger import BETTER, UNDECIDED, drives_by_tl
 from city.ledger_file import LedgerFile
 from export.__main__ import main as export
 from protos import control_pb2 as pb
+from rollout import following, street
 from rollout.__main__ import main as rollout
+from rollout.judges import StreetJudges
 from rollout.ledger_command import main as ledger_command
+from rollout.open_rollout import Clock
+from rollout.verdicts import Verdict
 from serving.client import Client
 from serving.tf_serving.__main__ import main as serve_config
 from tests.conftest import GRID
 from tests.end_to_end.programs import free_port, program
-from tests.end_to_end.test_operator import operated
+from tests.end_to_end.test_operator import operated, tl
 from tests.sample_city import write_city
 from tests.waiting import wait_until
 
@@ -45,17 +49,17 @@ def models(folder, grid_models):
     shutil.copytree(grid_models, folder / "models", ignore=shutil.ignore_patterns("SA106"))
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir()
-    for tl, name in CHECKPOINT.items():
+    for own, name in CHECKPOINT.items():
         for number in (1, 2, 3):
             copy = checkpoints / name.format(number)
             shutil.copy(GRID / "checkpoints" / name.format(1), copy)
-            if tl == "SA106" and number in BAD:
+            if own == "SA106" and number in BAD:
                 with h5py.File(copy, "r+") as file:
                     for variable in file["layers/dense_2/vars"].values():
                         variable[...] = variable[...][..., list(BAD[number])]
-            if (tl, number) != ("SA103", 1):
+            if (own, number) != ("SA103", 1):
                 flags = ["--model-path", str(checkpoints), "--model-number", str(number)]
-                assert export(["--tl", tl, *flags, "--models-dir", str(folder / "models")]) == 0
+                assert export(["--tl", own, *flags, "--models-dir", str(folder / "models")]) == 0
     return folder / "models"
 
 
@@ -93,6 +97,12 @@ def controlled(folder, server, speed):
 def roll(folder, server, client, *flags):
     own = ["--control-address", client.address, "--server", server, "--record", str(folder / "rec")]
     return rollout([*flags, *own, "--poll-s", "1", "--author", "ann", "--max-wait-s", "300"])
+
+
+def drives(folder):
+    """By TL, the numbers that have driven it."""
+    by_tl = drives_by_tl(LedgerFile(folder / "ledger.jsonl").lines)
+    return {tl: [drive.model.number for drive in own] for tl, own in by_tl.items()}
 
 
 def whole_run(folder, server):
@@ -134,7 +144,73 @@ def test_a_worse_model_is_taken_back_and_a_better_one_promoted_tl_by_tl(folder, 
             assert served.version_number("SA106", "stable") == 2
             alarms = client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
             assert [alarm.id for alarm in alarms if alarm.severity == "critical"] == []
-        drives = drives_by_tl(LedgerFile(folder / "ledger.jsonl").lines)
-        numbers = {tl: [drive.model.number for drive in own] for tl, own in drives.items()}
-        assert numbers == {"SA106": [1, 2, 3, 2], "SA103": [1, 2]}, "in the order of the street"
+        assert drives(folder) == {"SA106": [1, 2, 3, 2], "SA103": [1, 2]}, "in the order of the street"
         assert ledger_command(["verify"], "greenserve ledger") == 0
+
+
+AT_ONCE = ("SA106", "--to", "2", "--skip", "evaluate,shadow")
+SPEED = 10
+
+
+@pytest.fixture
+def script(folder, monkeypatch):
+    """Calls that are made in turn between two looks of a rollout, each again until it returns True; the canary is
+    better after the last one."""
+    (folder / "rec").mkdir()
+    calls, sleep = [], Clock.sleep
+
+    def judge(self, targets, *_):
+        return dict.fromkeys(targets, Verdict(UNDECIDED if calls else BETTER, "of the test"))
+
+    def step(self, seconds):
+        if calls and calls[0]():
+            del calls[0]
+        sleep(self, seconds)
+
+    monkeypatch.setattr(StreetJudges, "canary", judge)
+    monkeypatch.setattr(Clock, "sleep", step)
+    return calls
+
+
+class Killed(BaseException):
+    """The rollout's process is killed."""
+
+
+def kill():
+    raise Killed
+
+
+def test_a_canary_whose_rollout_is_killed_goes_back_by_itself(folder, models, script, monkeypatch):
+    for module in (street, following):
+        monkeypatch.setattr(module, "PIN_LEASE_S", 4.0)
+    with serving(folder, models) as server, controlled(folder, server, SPEED) as client, Client(server) as served:
+        script += [lambda: tl(client, "SA106").version == 2, kill]
+        with pytest.raises(Killed):
+            roll(folder, server, client, *AT_ONCE)
+        wait_until(lambda: tl(client, "SA106").version == 1)
+        state = tl(client, "SA106")
+        assert state.pinned_version == 1 and state.pinned_by.endswith("who has not renewed it")
+        command = client.call("ListCommands", pb.ListCommandsRequest()).commands[-1]
+        assert (command.action, command.target, command.value) == ("pin", "SA106", "1")
+        script.clear()
+        assert roll(folder, server, client, *AT_ONCE) == 0
+        assert served.version_number("SA106", "stable") == 2
+    assert drives(folder) == {"SA106": [1, 2, 1, 2]}
+
+
+def test_a_fleets_member_is_served_by_its_own_model(folder, models, script, capsys):
+    for name in ("SA103", "SA106"):  # the fleet is of their first numbers
+        shutil.copytree(models / name / "1", folder / "first" / name / "1")
+    assert export(["fleet", "city", "--tl", "SA106,SA103", "--models-dir", str(folder / "first")]) == 0
+    shutil.move(folder / "first" / "city", models / "city")
+    with serving(folder, models, which=()) as server, controlled(folder, server, SPEED) as client:
+        assert [(tl(client, name).model, tl(client, name).version) for name in ("SA106", "SA103")] == [("city", 1)] * 2
+        shown = []
+        script += [lambda: shown.append(tl(client, "SA106")) or shown[-1].version == 2]
+        assert roll(folder, server, client, *AT_ONCE) == 0
+        assert shown[-1].model == "SA106", "its own model in canary"
+        state = tl(client, "SA106")
+        assert (state.model, state.version, state.pinned_version, state.pinned_for_s) == ("SA106", 2, 2, 0.0)
+        assert tl(client, "SA103").model == "city"
+        assert "SA106 stays pinned to 2, because the fleet holds 1: build it anew" in capsys.readouterr().err
+    assert drives(folder) == {"SA106": [1, 2]}
