@@ -35,8 +35,8 @@ def test_missing_service_manager_is_no_error(path, monkeypatch):
     ("text", "pid", "interval_s"),
     [
         ("60000000", None, 30.0),
-        ("60000000", os.getpid(), 30.0),
-        ("60000000", os.getppid(), None),  # the variables are another process's
+        ("60000000", os.getpid, 30.0),
+        ("60000000", os.getppid, None),  # the variables are another process's
         ("", None, None),
         ("0", None, None),
         ("soon", None, None),
@@ -45,5 +45,5 @@ def test_missing_service_manager_is_no_error(path, monkeypatch):
 def test_watchdog_is_told_twice_in_its_time(text, pid, interval_s, monkeypatch):
     monkeypatch.setenv(systemd.WATCHDOG_VARIABLE, text)
     if pid is not None:
-        monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(pid))
+        monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(pid()))
     assert systemd.watchdog_interval_s() == interval_s
