@@ -1,4 +1,4 @@
-"""Oregon DOT's package atspm reads our files, and its measures are those of the pictures of the same record."""
+"""Oregon DOT's package atspm reads our files, and its measures are those of libsumo's readings of the run."""
 
 import json
 import subprocess
@@ -9,26 +9,24 @@ from datetime import datetime
 
 import pytest
 
-from city import config, network
-from controller.recording.detectors import PRESENCE
+from city import network
+from controller.recording.detectors import ADVANCE, PRESENCE
+from evaluation import actuated
 from records.atspm import detectors, files
 from records.atspm.event_codes import Code
-from records.atspm.from_record import RecordSelection, read
+from records.atspm.events import signal_events
+from records.atspm.from_record import ObservedSignals
 from records.atspm.pictures.phase_pictures import occupancy_ratios
 from records.atspm.pictures.signal_view import SignalView, views
-from records.export import export_atspm
-from records.run_files import open_files
+from signals import phase_numbers
 from tests.conftest import GRID
-from tests.records.replayed_city import record_run
+from tests.records.atspm.libsumo_run import ZERO, Readings, occupied, period, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-SECONDS, BIN_S, ZERO = 3600, 900, datetime(2026, 3, 2, 7)
-OPTIONS = ("--scale", "1.3", "--seed", "7")
-"""More demand than the city's, so that some splits fail."""
+SECONDS, BIN_S = 3600, 900
 RED_S, THRESHOLD = 5, 0.8
 """atspm's defaults: a split fails if a detector is occupied for 80 % of the green, and of the first 5 s of red."""
-CAUSES = {Code.PHASE_GAP_OUT: "GapOut", Code.PHASE_MAX_OUT: "MaxOut", Code.PHASE_FORCE_OFF: "ForceOff"}
 PACKAGES = ("atspm>=2.6,<2.7", "pandas<3", "duckdb<2")
 READ = """
 import json, sys
@@ -50,25 +48,37 @@ print(json.dumps(tables))
 
 @dataclass
 class Judged:
-    """What atspm computes from our files, and the signals as the pictures have them."""
+    """A run, its readings, and what atspm computes from our files."""
 
+    readings: Readings
+    placed: list[detectors.PlacedDetector]
+    phases: dict[str, phase_numbers.PhaseNumbers]
     tables: dict[str, list[dict]]
-    views: list[SignalView]
-    device: dict[str, int]
     notes: tuple[str, ...]
+    views: list[SignalView]
+    """The signals as the pictures have them."""
+
+    @property
+    def device(self):
+        return files.device_numbers(self.phases)
 
     def table(self, name, *key):
         """Rows of a table of atspm by (device, bin, further columns)."""
         return {(row["DeviceId"], bin_of(row["TimeStamp"]), *(row[k] for k in key)): row for row in self.tables[name]}
 
-    def count(self, meaning_of):
-        """Number of events by (device, bin, their meaning); None: not counted."""
-        found = Counter()
-        for view in self.views:
-            for event in view.events:
-                meaning = meaning_of(event)
-                if meaning is not None:
-                    found[self.device[view.own.signal], event.time_ms // 1000 // BIN_S, *meaning] += 1
+    def phase_of(self, detector):
+        return self.phases[detector.signal].phase_of_lane[detector.stop_lane]
+
+    def greens(self, signal, link):
+        """(begin, end of green, begin of red) of a link in each cycle, in s, as libsumo reported; None after the
+        end."""
+        states = [state[link].lower() for state in self.readings.states[signal]]
+        changes = [k for k in range(SECONDS) if k == 0 or states[k] != states[k - 1]]
+        found = []
+        for k in changes:
+            if states[k] == "g":
+                end = next((t for t in changes if t > k), None)
+                found.append((k, end, next((t for t in changes if t > k and states[t] == "r"), None)))
         return found
 
 
@@ -95,37 +105,78 @@ def read_by_atspm(python, folder):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def judged(atspm, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("judged")
-    placed, record = folder / "detectors.add.xml", folder / "run.mcap"
-    detectors.write(placed, detectors.place(network.of_sumocfg(GRID / "grid.sumocfg")))
-    additional = ("-a", f"{GRID / 'fixed_time.add.xml'},{placed}")
-    record_run(record, config.load(GRID / "city.toml"), SECONDS, *additional, *OPTIONS, releases_until_s=None)
-    selection = RecordSelection(zero=ZERO)
-    written = export_atspm(open_files([record]), folder / "atspm", selection)
-    observed = read(open_files([record]), selection)
-    tables = read_by_atspm(atspm, folder / "atspm")
-    return Judged(tables, views(observed), files.device_numbers(observed.phases), written.notes)
+@pytest.fixture(scope="module", params=["fixed", "actuated"])
+def judged(request, atspm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    street = network.of_sumocfg(GRID / "grid.sumocfg")
+    additional = [folder / "detectors.add.xml"]
+    detectors.write(additional[0], detectors.place(street))
+    placed = detectors.read(additional[0])
+    if request.param == "actuated":
+        additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
+    street = network.read(street.net_file, [GRID / "fixed_time.add.xml", *additional])
+    readings = run(additional, placed, SECONDS)
+    phases = {name: phase_numbers.number_phases(signal) for name, signal in street.signals.items()}
+    programs = {name: signal.programs for name, signal in street.signals.items()}
+    made = period(readings)
+    written = files.write(folder / "atspm", made, signal_events(made, phases, placed, programs), phases, placed)
+    pictured = views(ObservedSignals(street, made, phases, programs, detectors=tuple(placed)))
+    return Judged(readings, placed, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, pictured)
 
 
-def test_every_bin_has_data_and_only_long_intervals_are_invalid(judged):
-    # policies with senseless actions keep some signals as they are for longer than readers expect, and the files say so
-    assert judged.notes and all("no event for" in n and "in control mode policy" in n for n in judged.notes)
+def test_every_bin_has_data_and_every_interval_is_valid(judged):
+    assert judged.notes == ()
     assert len(judged.table("has_data")) == 9 * SECONDS // BIN_S
     intervals = Counter((row["EventClass"], row["IsValid"]) for row in judged.tables["timeline"])
-    kinds = {kind for kind, _ in intervals}
-    assert kinds >= {"Green", "Yellow", "Red", "Phase Call", "Pattern Change", "Special Function"}
-    assert {kind for kind, is_valid in intervals if not is_valid} <= {"Green", "Red", "Phase Call", "Phase Wait"}
+    assert {kind for kind, _ in intervals} >= {"Green", "Yellow", "Red", "Phase Call", "Pattern Change"}
+    assert all(is_valid for _, is_valid in intervals)
+    greens = {
+        signal: sum(len(judged.greens(signal, p.links[0])) for p in judged.phases[signal].phases)
+        for signal in judged.phases
+    }
+    ended = sum(greens.values()) - sum(
+        judged.greens(signal, phase.links[0])[-1][1] is None
+        for signal, own in judged.phases.items()
+        for phase in own.phases
+    )
+    assert intervals["Green", True] == ended
 
 
-def test_detector_counts_and_terminations_agree(judged):
-    detected = judged.count(lambda event: (event.parameter,) if event.code == Code.DETECTOR_ON else None)
-    assert sum(detected.values()) > 8_000
-    assert {key: row["Total"] for key, row in judged.table("actuations", "Detector").items()} == detected
-    ended = judged.count(lambda event: (event.parameter, CAUSES[event.code]) if event.code in CAUSES else None)
-    found = judged.table("terminations", "Phase", "PerformanceMeasure")
-    assert {key: row["Total"] for key, row in found.items()} == ended and len(ended) > 50
+def test_detector_counts_agree(judged):
+    numbers = detectors.detector_numbers(judged.placed)
+    expected = Counter()
+    for detector in judged.placed:
+        for begin_ms, _ in occupied(judged.readings.passages[detector.id], SECONDS):
+            expected[judged.device[detector.signal], begin_ms // 1000 // BIN_S, numbers[detector.id]] += 1
+    assert sum(expected.values()) > 10_000
+    assert {key: row["Total"] for key, row in judged.table("actuations", "Detector").items()} == expected
+    # a point has one vehicle at a time
+    by_loop = Counter(
+        (row["DeviceId"], row["Detector"]) for row in judged.tables["actuations"] for _ in range(row["Total"])
+    )
+    for detector in judged.placed:
+        if not detector.length_m:
+            assert by_loop[judged.device[detector.signal], numbers[detector.id]] == len(
+                judged.readings.passages[detector.id]
+            )
+
+
+def test_arrivals_on_green_agree(judged):
+    total, green = Counter(), Counter()
+    for detector in judged.placed:
+        if detector.function != ADVANCE:
+            continue
+        signal, link = judged.readings.link_of_lane[detector.stop_lane]
+        for _, entry_s in judged.readings.passages[detector.id]:
+            second = round(entry_s * 1000) // 1000
+            key = judged.device[signal], second // BIN_S, judged.phase_of(detector)
+            total[key] += 1
+            green[key] += judged.readings.states[signal][second][link] in "gG"
+    found = judged.table("arrival_on_green", "Phase")
+    assert found.keys() == {key for key in total if green[key]} and len(found) > 200
+    for key, row in found.items():
+        assert row["Total_Actuations"] == total[key]
+        assert row["Percent_AOG"] == pytest.approx(green[key] / total[key], abs=1e-6), key
 
 
 def test_pictures_differ_from_atspm_only_as_documented(judged):
@@ -163,3 +214,27 @@ def test_pictures_differ_from_atspm_only_as_documented(judged):
             assert {key: row["Split_Failure"] for key, row in found.items()} == {key: failed[key] for key in cycles}
             totals["failed"] += sum(failed.values())
     assert totals["failed"] > 20 and totals["left out"]
+
+
+def test_terminations_agree(judged):
+    expected = Counter()
+    for signal, own in judged.phases.items():
+        indices = judged.readings.phase[signal]
+        for phase in own.phases:
+            for _, end, _ in judged.greens(signal, phase.links[0]):
+                if end is None:
+                    continue
+                index = indices[end - 1]
+                begin = next(k for k in range(end, -1, -1) if k == 0 or (indices[k - 1] != index and k < end))
+                if judged.readings.program[signal] != actuated.PROGRAM:
+                    cause = "ForceOff"
+                elif begin == 0:
+                    continue  # the first phase has begun before the run
+                else:
+                    cause = "MaxOut" if end - begin >= judged.readings.max_s[signal][index] else "GapOut"
+                expected[judged.device[signal], end // BIN_S, phase.number, cause] += 1
+    found = judged.table("terminations", "Phase", "PerformanceMeasure")
+    assert {key: row["Total"] for key, row in found.items()} == expected
+    assert {cause for *_, cause in expected} == (
+        {"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"}
+    )
