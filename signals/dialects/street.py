@@ -127,7 +127,7 @@ class StreetDialect(SumoRl):
             dict.fromkeys(lane.lane_id for a in contract.signals[0].approaches for lane in (*a.upstream, *a.exits))
         )
 
-    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "StreetObserver":  # type: ignore[override]
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
         return StreetObserver(contract.signals[0], lane_row)
 
 

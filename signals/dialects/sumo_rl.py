@@ -116,7 +116,7 @@ class SumoRl(Dialect):
             for lane in signal.lane_ids
         ]
 
-    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
         rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
         return SumoRlObserver(rows, len(lane_row), len(greens_of(contract.signals[0])))
 
