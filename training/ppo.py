@@ -26,7 +26,7 @@ Batch = Mapping[str, NDArray[Any]]
 advantage; target of the critic; and value, the critic's estimate then."""
 Tensors = dict[str, tf.Tensor]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-7
-"""Of Adam (Kingma and Ba 2015): Keras' defaults."""
+"""Keras' defaults of Adam (Kingma and Ba 2015)."""
 
 
 def gae(

@@ -1,7 +1,7 @@
 """Events of signals, as signal controllers log them, from a period.
 
 What a simulation does not have is not made up: no detector faults, no preemption, and a gap-out only where an actuated
-program is known to have ended a green before its maximum (`green_ends`). An interval that begins before the period
+program is known to have ended a green before its maximum (`_causes`). An interval that begins before the period
 has no begin event, and one that outlasts it no end event.
 """
 

@@ -262,3 +262,13 @@ def test_zip_of_a_zip_is_read_within_its_limits(tmp_path, monkeypatch):
     (tmp_path / "SA101.zip").write_bytes(packed.getvalue())
     with pytest.raises(ValueError, match=r"member data has .* bytes, more than any actor's"):
         stable_baselines3.contents(tmp_path / "SA101.zip")
+
+
+def test_a_pickle_that_takes_more_memory_or_time_than_its_size_is_refused(monkeypatch):
+    monkeypatch.setattr(pickles, "MAX_OPCODES", 20)
+    for data, message in (
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "memo index 2147483647"),
+        (pickle.dumps([1.5] * 30), "opcodes"),
+    ):
+        with pytest.raises(pickles.PickleRefused, match=message):
+            pickles.load(data, {})

@@ -373,6 +373,18 @@ def test_among_greens_for_a_late_lane_one_that_moves_something_is_chosen(rules):
     assert allowed(rules, ["Grr", "rGr", "rGG"], LANES, **{**own, "vehicles_near": [0, 0, 1]}) == {2}
 
 
+def test_padding_is_never_allowed_and_changes_nothing(rules):
+    rng = np.random.default_rng(1)
+    small, large = random_junction(rng, 3, 4), random_junction(rng, 8, 20)
+    first, *_ = steps = [PhaseCompetition(random_network(rng), junction) for junction in (small, large)]
+    x = observations_at_bounds(3, 4, 200, rng)
+    padded = np.pad(x, ((0, 0), (0, 1)))[:, first.fleet_columns(steps)]
+    _, found = rules(Padded.of([small, large]).take(np.zeros(len(x), np.intp)), padded)
+    _, own = rules(Padded.of([small] * len(x)), x)
+    np.testing.assert_array_equal(found[:, :3], own)
+    assert not found[:, 3:].any() and own.any(1).all()
+
+
 def test_a_green_that_must_not_be_chosen_is_below_all_others_and_the_others_keep_their_order():
     rng = np.random.default_rng(3)
     step = PhaseCompetition(random_network(rng), random_junction(rng, 5, 9, links=14))

@@ -77,6 +77,7 @@ def test_an_answer_that_names_other_things_is_refused(value):
     ("module", "name"),
     [
         ("subprocess", "Popen"),
+        ("city.config", "Network"),  # a dataclass of another package
         ("export.checkpoints.helper_process", "Helper"),
         ("export.checkpoints.helper_process", "subprocess"),
         ("export.actors", "Dense"),  # of another module

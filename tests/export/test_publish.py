@@ -225,7 +225,7 @@ def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path, monkeypat
     ids=["replacing", "replacing in two renames", "a new version"],
 )
 def test_an_interrupt_at_any_call_loses_no_version(tmp_path, number, exchange, step, monkeypatch):
-    """Raise KeyboardInterrupt once at every call and return, where Python handles signals."""
+    """Raise KeyboardInterrupt once at each `step`-th call or return, where Python handles signals."""
     monkeypatch.setattr(publish.os, "fsync", lambda fd: None)  # of hundreds of publications
     if not exchange:
         disable_exchange(monkeypatch)

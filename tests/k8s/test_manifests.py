@@ -629,6 +629,14 @@ def test_inference_service_is_a_plain_deployment_of_its_runtime_and_claim():
     assert model["storageUri"].removeprefix("pvc://") in named(documents, "PersistentVolumeClaim")
 
 
+def test_controllers_image_has_the_record_and_no_tensorflow():
+    text = (ROOT / "controller" / "Dockerfile").read_text()
+    assert "ARG EXTRAS=controller\n" in text and '".[record,${EXTRAS}]"' in text
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = extras["controller"] + extras["record"] + extras["sumo"]
+    assert not [name for name in installed if "tensorflow" in name or "keras" in name]
+
+
 @pytest.mark.parametrize("folder", ["controller", "serving/embedded", "export"])
 def test_images_are_built_in_two_stages_and_run_without_root(folder):
     text = (ROOT / folder / "Dockerfile").read_text()

@@ -17,6 +17,7 @@ from records.export import TABLES
 from tests.conftest import ROOT
 from tests.records import mcap_bytes
 from tests.records.recorded_city import RUN, SECONDS, SILENT_TL, RecordedCity
+from tests.records.test_replay import rewrite
 
 PROG = "greenserve record"
 
@@ -69,6 +70,14 @@ def test_info_for_people_has_models_and_what_is_missing(whole, killed, run):
     text = run("info", killed)
     assert re.search(r"^whole +no$", text, re.M)
     assert re.search(r"^missing +killed\.mcap: cut off after byte [\d,]+$", text, re.M)
+
+
+def test_info_has_the_longest_reds_of_movements(whole, tmp_path, run):
+    def bounded(city):
+        city.safety = json.dumps(json.loads(city.safety) | {"max_red_s_of_signal": {"A0": {"protected left": 90.0}}})
+
+    text = run("info", rewrite(whole, tmp_path / "bounded.mcap", city=bounded))
+    assert re.search(r"^max red +A0: protected left 90 s$", text, re.M)
 
 
 def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorded_city, run):
@@ -216,6 +225,12 @@ def test_hole_ends_an_interval_of_shown_states(recorded_city, tmp_path, run):
             assert not any(
                 float(row["begin_s"]) < end_s and begin_s < float(row["end_s"]) for begin_s, end_s in missing
             )
+
+
+def test_parquet_without_pyarrow_is_one_line_and_nothing_is_written(whole, tmp_path, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    line = run("export", whole, "--parquet", tmp_path / "tables", code=2)
+    assert "install greenserve[evaluation]" in line and not (tmp_path / "tables").exists()
 
 
 def test_parquet_tables_are_those_of_csv(whole, tmp_path, run):

@@ -8,6 +8,7 @@ import pytest
 
 from city import network
 from city.config import TL, City
+from city.errors import InputError
 from controller.sumo.connection import Person, Traffic
 from signals import contract
 from simulation.rewards import DOWNSTREAM_SHARE, RewardedTls, Rewards
@@ -82,3 +83,12 @@ def test_only_the_due_tl_is_rewarded(line):
     (reward,) = rewards_with(line, "delay-downstream", traffic).since_last(["A0"], 3.0)
     ((lanes,), _) = traffic.call_args
     assert reward < 0 and any(lane.startswith("A0B0") for lane in lanes), "what the next signal loses is measured, too"
+
+
+@pytest.mark.parametrize(("value", "reason"), [(None, "not a number"), (float("nan"), "which is not finite")])
+def test_function_that_gives_no_finite_number_is_named(line, value, reason):
+    def mine(tl):
+        return value
+
+    with pytest.raises(InputError, match=f"^reward: mine gave {value} for A0, {reason}"):
+        rewards_with(line, mine, None).since_last(["A0"], 5.0)

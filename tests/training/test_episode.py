@@ -1,4 +1,4 @@
-"""Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker
+"""Episodes in the real SUMO: rewards by their formulas, varied demand, served models of another city, worker
 processes."""
 
 import functools
@@ -18,7 +18,7 @@ from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from signals import contract
 from signals.policy import Answer
-from simulation import rewards
+from simulation import rewards, target_tls
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
 from simulation.executors import SimulatorPerProcess, in_order
@@ -64,6 +64,14 @@ def test_episode_is_repeated_by_its_seeds(task):
     )
     assert first.transitions.keys() == set(TARGETS) and first.trips.total > 0
     assert simulation.run(arrays, Demand(7), (1,), explore=False).transitions == {}
+
+
+def test_served_model_for_other_settings_than_the_citys_is_refused(task, monkeypatch):
+    settings = replace(task.city.tls["SA104"], dialect="street", state=None, action=None)
+    other = contract.build(task.city, settings, network.of_city(task.city))
+    monkeypatch.setattr(target_tls, "fetch_contracts", lambda *_: {"SA104": other})
+    with pytest.raises(InputError, match=r"^SA104: .* but its model was exported for street; export it again"):
+        EpisodeSimulator(replace(task, infer_tls=("SA104",), server="127.0.0.1:1"))
 
 
 def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypatch):

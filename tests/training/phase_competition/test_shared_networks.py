@@ -156,7 +156,7 @@ def test_a_difference_counts_as_much_in_one_decision_as_in_three(is_difference):
 
 def restricted_decisions(layout, learner):
     """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their
-    street_learner."""
+    batch."""
     x = np.zeros((200, observation_size(4, 3)), np.float32)
     parts = Observed.of(x, 4)
     parts.current[:, 0], parts.since_s[:, 1:3] = 1, 130
