@@ -209,7 +209,7 @@ def test_an_invalid_warm_up_file_fails_its_own_version_only_and_a_record_may_lea
         assert version_of(client) == 1
         assert server.manager.served() == {MODEL: [1], "AA2": [1]}
         errors = {tl: client.status(tl)[0].status.error_message for tl in ("AA1", "AA3")}
-        assert "a warm-up record failed" in errors["AA1"] and "truncated" in errors["AA3"]
+        assert "a warm-up record failed" in errors["AA1"] and "truncated; export the model again" in errors["AA3"]
 
 
 def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch, caplog):
