@@ -86,6 +86,6 @@ def listen(host: str, port: int, flag: str) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that the name service cannot have
+        reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
         raise InputError(f"{flag} {host}:{port}: cannot listen there ({reason}); pass another port") from None

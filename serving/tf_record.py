@@ -45,8 +45,7 @@ def read(data: bytes) -> Iterator[bytes]:
     offset = 0
     while offset < len(data):
         size = int.from_bytes(data[offset : offset + 8], "little")
-        record = data[offset + 12 : offset + 12 + size]
-        if len(record) < size:
-            raise ValueError("the file of records is truncated")
-        yield record
+        if offset + 16 + size > len(data):
+            raise ValueError("the file of records is truncated; export the model again")
+        yield data[offset + 12 : offset + 12 + size]
         offset += 16 + size

@@ -52,7 +52,7 @@ def read(path: Path, today: date) -> tuple[Minutes, int]:
             delay_s = None if found["delay_s"] is None else float(found["delay_s"])
             of = record_name(date.fromisoformat(found["began"]), today)
             minutes[int(found["minute"])] = {"of": of, **figures, "delay_s": delay_s}
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
             invalid += 1
     return minutes, invalid
 

@@ -23,6 +23,8 @@ from signals.observation import Floats, Observer, PhaseSequencer
 from signals.policy_signals import PolicySignal
 
 GROUP = "greenserve.dialects"
+OPTIONAL = ("runs_plan", "counts_outflow", "vehicle_lanes")
+"""Methods of a Dialect that a dialect may inherit."""
 
 
 class Dialect(Protocol):
@@ -143,7 +145,13 @@ def _imported(read: Callable[[], Any], source: str, where: str) -> Dialect:
     dialect: Dialect = user_code.imported(instance, f"{source} ")
     methods = [name for name, value in vars(Dialect).items() if callable(value) and not name.startswith("_")]
     missing = [name for name in Dialect.__annotations__ if not hasattr(dialect, name)]
-    missing += [f"{name}()" for name in methods if not callable(getattr(dialect, name, None))]
+    # what a dialect only inherits from Dialect, without a result, is not there
+    missing += [
+        f"{name}()"
+        for name in methods
+        if not callable(method := getattr(dialect, name, None))
+        or (getattr(method, "__func__", None) is getattr(Dialect, name) and name not in OPTIONAL)
+    ]
     if missing:
         raise InputError(f"{where} lacks {', '.join(missing)}; see the protocol in docs/reference/dialects.md")
     if not isinstance(dialect.name, str) or not dialect.name or ":" in dialect.name:

@@ -112,17 +112,20 @@ SCATTERED = {96 + k: Figures(BIN_S, 60, 0, 0, 20.0, 20.0 * value) for k, value i
         (bins(15.0, decisions=25), None, {}, WORSE),
         (NIGHT, NIGHT, {}, UNDECIDED),
         # a busier or quieter day is not the model's fault
-        (bins(15.0, vehicles=30.0), None, {}, UNDECIDED),
-        (bins(15.0, vehicles=25.0), None, {}, WORSE),
+        (bins(15.0, vehicles=26.5), None, {}, UNDECIDED),
+        (bins(15.0, vehicles=25.5), None, {}, WORSE),
         (bins(4.0, vehicles=30.0), None, {}, BETTER),  # more pass because fewer wait
-        (bins(10.0, vehicles=10.0), None, {"min_vehicles": 10}, UNDECIDED),
+        (bins(10.0, vehicles=13.5), None, {"min_vehicles": 10}, UNDECIDED),
+        (bins(10.0, vehicles=14.5), None, {"min_vehicles": 10}, BETTER),
         (bins(vehicles=2.0, halting_s=900.0), None, {"min_vehicles": 5}, WORSE),  # a jam: few pass because many wait
         # a time of day that is hardly covered is not compared
         (bins(15.0, seconds=0.79 * BIN_S), None, {}, UNDECIDED),
         (bins(15.0, seconds=0.81 * BIN_S), None, {}, WORSE),
-        # small differences never count: 0.9 s per vehicle
+        # small differences never count: 0.9 s per vehicle, 0.45 halting vehicles
         (bins(1.5), bins(0.6), {}, BETTER),
         (bins(1.8), bins(0.6), {}, WORSE),
+        (bins(0.9375, vehicles=400.0), bins(0.6, vehicles=400.0), {}, BETTER),
+        (bins(1.0125, vehicles=400.0), bins(0.6, vehicles=400.0), {}, WORSE),
         # wide intervals
         (SCATTERED, None, {}, UNDECIDED),
         # single missing answers are no evidence

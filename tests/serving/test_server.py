@@ -25,7 +25,7 @@ from serving.embedded.models import model_config, version_files
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.version_policy import VersionPolicy
-from serving.embedded.server import Server
+from serving.embedded.server import MAX_WARM_UP_RECORDS, Server
 from serving.errors import ModelNotFound, ServingError
 from signals.contract import incomplete
 from tests.conftest import GRID
@@ -196,8 +196,14 @@ def test_an_invalid_warm_up_file_fails_its_own_version_only_and_a_record_may_lea
     tensor.dtype = 1
     for size in (1, 17):
         tensor.tensor_shape.dim.add(size=size)
-    good = record.SerializeToString()
-    for tl, records in (("AA1", [b"\xff\xff\xff\xff"]), ("AA2", [good, pb.PredictionLog().SerializeToString()])):
+    good, empty = record.SerializeToString(), pb.PredictionLog().SerializeToString()
+    tensor.tensor_shape.dim[1].size = 2
+    for tl, records in (
+        ("AA1", [b"\xff\xff\xff\xff"]),
+        ("AA2", [good, empty]),
+        ("AA4", [record.SerializeToString()]),
+        ("AA5", [empty] * (MAX_WARM_UP_RECORDS + 1)),
+    ):
         shutil.copytree(models / MODEL / "1", models / tl / "1")
         with tf.io.TFRecordWriter(str(models / tl / "1" / "assets.extra" / "tf_serving_warmup_requests")) as file:
             for each in records:
@@ -208,8 +214,9 @@ def test_an_invalid_warm_up_file_fails_its_own_version_only_and_a_record_may_lea
     with served(models) as (server, client):
         assert version_of(client) == 1
         assert server.manager.served() == {MODEL: [1], "AA2": [1]}
-        errors = {tl: client.status(tl)[0].status.error_message for tl in ("AA1", "AA3")}
-        assert "a warm-up record failed" in errors["AA1"] and "truncated" in errors["AA3"]
+        errors = {tl: client.status(tl)[0].status.error_message for tl in ("AA1", "AA3", "AA4", "AA5")}
+        assert "a warm-up record failed" in errors["AA1"] and "truncated; export the model again" in errors["AA3"]
+        assert "a warm-up record failed" in errors["AA4"] and "more than 1000 warm-up records" in errors["AA5"]
 
 
 def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch, caplog):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from city import network
 from city.network import OFF_PROGRAM, ProgramSwitch
-from controller.guard.handover import MalformedHandover, decode, encode, handovers_of
+from controller.guard.handover import MalformedHandover, decode, encode, hand_back, handovers_of
+from controller.sumo.connection import ONLINE, CommandRejected
 from signals.fallback.plan import FallbackPlan, FallbackSchedule, PlanTransition
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, SignalSafety
@@ -52,6 +53,56 @@ def test_guard_clears_by_yellow_and_red_before_the_plan(name):
                 break
             shown.append(command.state)
         assert shown == [green] * 5 + ["".join("y" if c in "Gg" else c for c in green)] * 3 + ["r" * len(green)] * 2
+
+
+class Simulation:
+    """SUMO with one signal, whose release it accepts or rejects."""
+
+    def __init__(self, shown, program, accepts):
+        """`program`: that runs; without one, SUMO does not know the signal."""
+        self._shown, self._program, self._accepts = shown, program, accepts
+        self.now, self.sent, self.switched, self.owned = 100.0, [], {}, ["A0"]
+
+    def read(self, tls):
+        released = any(isinstance(command, PermittedRelease) for command in self.sent)
+        return SimpleNamespace(time_s=self.now, rejected={} if self._accepts or not released else {"A0": "no"})
+
+    def programs(self, signals):
+        if not self._program:
+            raise CommandRejected("unknown")
+        return dict.fromkeys(signals, self._program)
+
+    def signal_states(self, links_of):
+        return [self._shown]
+
+    def set(self, commands):
+        self.sent += commands
+
+    def advance(self, until_s):
+        self.now = until_s
+
+    def switch_program(self, signal, program):
+        self.switched[signal] = (self.now, program)
+
+    def mark_controlled(self, signals, owner):
+        self.owned = [owner] * len(signals)
+
+
+@pytest.mark.parametrize(
+    ("program", "accepts", "sends", "switched_s"),
+    [
+        (ONLINE, True, True, None),
+        (ONLINE, False, True, 100 + 5 + 3 + 2 + 10),  # min green, yellow, red and the margin
+        ("", True, False, 100.0),
+        ("0", True, False, None),  # it runs its own program
+    ],
+)
+def test_a_signal_that_cannot_be_cleared_is_switched_to_its_program(program, accepts, sends, switched_s):
+    signal = SIGNALS["A0"]
+    simulation = Simulation(signal.plan.phases[signal.plan.greens[0]].state, program, accepts)
+    hand_back(simulation, decode(encode(handovers_of([one_signal(signal, SafetyTimes(3, 5, 2))]))), 1.0)
+    assert bool(simulation.sent) == sends and simulation.owned == [""]
+    assert simulation.switched == ({} if switched_s is None else {"A0": (switched_s, signal.plan.id)})
 
 
 @given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[{}]", b"[1]", b'{"a": 1}', b"[" * 100_000])))

@@ -185,6 +185,12 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
         call.cancel()
 
 
+@pytest.mark.parametrize("interval_s", [-0.1, 60.1, float("nan")])
+def test_an_interval_that_no_watcher_may_have_is_refused(client, interval_s):
+    with pytest.raises(InputError, match=r"min_interval_s .* must lie between 0 and 60"):
+        next(iter(client.watch(interval_s)))
+
+
 def test_a_hundred_watchers_see_a_command_and_leave_room_for_more(operated, client):
     with ThreadPoolExecutor(100) as pool:
         seen = [pool.submit(next, filter(lambda message: message.commands, client.watch(0.1))) for _ in range(100)]

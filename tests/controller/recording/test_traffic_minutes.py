@@ -120,6 +120,7 @@ def test_newest_run_that_has_a_minute_gives_its_figures(tmp_path):
         "[]",
         '{"began": "2026-11-24"}',
         '{"began": 1, "minute": 1, "vehicles": 1, "halting": 1, "delay_s": 1}',
+        '{"began": "2026-11-24", "minute": 1e999, "vehicles": 1, "halting": 1, "delay_s": 1}',
         "\0",
     ],
 )

@@ -5,6 +5,7 @@ import select
 import socket
 import struct
 import threading
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ from controller.sumo.connection import (
     WaitAborted,
 )
 from controller.sumo.programs import StderrReader
-from controller.sumo.traci_connection import TraciConnection
+from controller.sumo.traci_connection import TraciConnection, decode_rejections
 from signals.observation import NO_VEHICLES
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
@@ -221,6 +222,14 @@ def test_states_are_requested_after_numbers_and_sent_before_commands(ends, cross
     connection.advance(10.0)
     assert connection.shown() == {"X": "Gr"}, "of the reading, whatever commands were sent since"
     assert sumo.recv(1 << 16) == wire.message([wire.step(10.0)])
+
+
+def test_commands_that_sumo_rejects_are_named_by_their_signals(crossing):
+    signals = [replace(crossing, id=name) for name in "AB"]
+    sent = [SignalSafety(signal, SafetyTimes(3, 4)).permit("rrrr", 0.0)[0] for signal in signals]
+    answer = status(tc.CMD_SET_TL_VARIABLE) + status(tc.CMD_SET_TL_VARIABLE, 0xFF, "no such state")
+    assert decode_rejections(answer, sent) == {"B": "no such state"}
+    assert decode_rejections(wire.SET_OK * 2, sent) == {}
 
 
 def test_programs_are_requested_between_two_steps(ends):

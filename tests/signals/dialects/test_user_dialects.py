@@ -172,6 +172,10 @@ def test_module_that_a_contract_names_is_not_imported(name, marked, load_city, g
             "evil_module:Evil",
             r"lacks name, action_kinds, .*takes_first_program, check_settings\(\), .*see the protocol in",
         ),
+        (
+            "tests.signals.dialects.toy_counts:Unfinished",
+            r"lacks name, .*build_contract\(\), check_contract\(\), observer\(\), sequencer\(\); see",
+        ),
         ("tests.signals.dialects.toy_counts:ToySequencer", r"cannot be imported: TypeError"),
         ("signals.dialects.sumo_rl:SumoRl", "its name 'sumo-rl' belongs to another dialect; rename it"),
         ("a/b:C", "must be module:Class, such as my_package.counts:Counts"),

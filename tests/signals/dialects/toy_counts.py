@@ -80,3 +80,7 @@ class ToySequencer(PhaseSequencer):
 
 
 DIALECT = Toy()
+
+
+class Unfinished(Dialect):
+    """A dialect without the methods that each has of its own."""

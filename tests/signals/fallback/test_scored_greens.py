@@ -57,6 +57,7 @@ def test_lanes_behind_a_short_lane_are_seen_up_to_50_m_before_the_stop_line(cros
     assert chosen(crossing, length_m, behind, in0=[199], in3=[9], behind=[161]) == "rrrG"  # at 1 m and 49 m
     assert chosen(crossing, length_m, behind, in0=[199], in3=[9], behind=[159]) == "GgGr"  # at 1 m and 51 m
     assert Greedy.distances_m(crossing, behind) == {**{f"in{i}_0": 0.0 for i in range(4)}, "behind_0": 10.0}
+    assert Greedy.distances_m(crossing, {"in2_0": {"behind_0": 5.0}, **behind})["behind_0"] == 5.0
 
 
 LANES = ["shared_0", "other_0", "ahead_0", "left_0", "out_0"]

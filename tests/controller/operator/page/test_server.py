@@ -373,9 +373,10 @@ def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
     assert refused.value.status == 403
 
 
-def test_a_port_in_use_is_an_input_error(page):
-    with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
-        listen("127.0.0.1", page.port, "--page")
+@pytest.mark.parametrize(("host", "reason"), [("127.0.0.1", "Address already in use"), ("a" * 70, ".*too long.*")])
+def test_an_address_that_cannot_be_used_is_an_input_error(page, host, reason):
+    with pytest.raises(InputError, match=rf"--page {host}:\d+: cannot listen there \({reason}\); pass another port"):
+        listen(host, page.port, "--page")
 
 
 @pytest.mark.parametrize("failure", ["", "the connection to SUMO was lost: " + 80 * "ä"])
