@@ -123,6 +123,6 @@ def test_signal_ends_an_export_of_an_endless_graph(checkpoints, number):
     begin = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1 and time.monotonic() - begin < 5
+    assert process.returncode == 1 and time.monotonic() - begin < 20
     assert "error: interrupted" in errors and not Path(f"/proc/{helpers[0]}").exists()
     assert not list((checkpoints.parent).glob("models/*"))
