@@ -32,6 +32,8 @@ GRAPH_TIMEOUT_S = 60
 """Limit for each function on a graph: rebuilding an actor normally takes less than a second, importing Keras some."""
 START_TIMEOUT_S = 60.0
 """Limit for the start of the helper, on a machine under load."""
+REMEDY = "; copy the file again, or pass another one"
+"""For errors of a library that reads a damaged file."""
 MAX_MEMORY_BYTES = 6 << 30
 """Limit for reading a file, in addition to the memory of the imported libraries."""
 MAX_CACHED_FILES = 2
@@ -77,7 +79,7 @@ class Helper(Generic[T]):
         Raises InputError if it fails.
         """
         if _is_helper:
-            with library_errors(f"cannot be read as {self._kind}"):
+            with library_errors(f"cannot be read as {self._kind}", remedy=REMEDY):
                 return self._contents(*arguments)
         limit_s = limit_s or READ_TIMEOUT_S
         try:
@@ -192,6 +194,8 @@ def serve(descriptor: int, module: str, function: str, libraries: Sequence[str])
         try:
             answer = plain_answers.encode((contents(*arguments), None))
         except Exception as error:  # noqa: BLE001 - libraries raise many kinds for a damaged file
-            answer = plain_answers.encode((None, first_line(error) or type(error).__name__))
+            # a reader of ours has a remedy of its own
+            remedy = "" if isinstance(error, (InputError, ValueError)) else REMEDY
+            answer = plain_answers.encode((None, (first_line(error) or type(error).__name__) + remedy))
         signal.alarm(0)
         connection.send_bytes(answer)

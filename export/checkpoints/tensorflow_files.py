@@ -77,7 +77,9 @@ def _opened(prefix: Path, _stamp: Stamp) -> tuple[Any, Mapping[str, Any], Mappin
     InputError."""
     import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
 
-    with library_errors("cannot be read as a TensorFlow checkpoint"):
+    with library_errors(
+        "cannot be read as a TensorFlow checkpoint", remedy="; copy its files again, or pass another one"
+    ):
         reader = tf.train.load_checkpoint(str(prefix))
         return reader, reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
 

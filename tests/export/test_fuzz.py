@@ -139,7 +139,10 @@ def hdf5_as_npz(folder):
         (huge_npz, ["actor/dense/kernel has shape [1000000, 1000000], more than its"]),
         (huge_checkpoint, ["actor/dense/kernel", "shape [1000000, 1000000], more than"]),
         (hdf5_as_npz, ["SA101_trial_1.npz: cannot be read as an .npz archive"]),
-        (npz_as_hdf5, ["SA101_trial_1.h5: cannot be read as HDF5 weights"]),
+        (
+            npz_as_hdf5,
+            ["SA101_trial_1.h5: cannot be read as HDF5 weights", "; copy the file again, or pass another one"],
+        ),
         (
             lambda folder: np.savez(folder / "SA101_trial_1.npz", np.zeros((9, 2)), np.zeros(2)),
             ["its arrays have no names (arr_0, arr_1"],
