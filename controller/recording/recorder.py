@@ -260,7 +260,7 @@ class _Queued(NamedTuple):
     ends_file: bool
     """True if a new file begins after the step."""
     traffic: dict[str, float | None] | None
-    """Of its simulated minute, if it is the first step with decisions of it."""
+    """The city's figures in its simulated minute, if it is the minute's first step with decisions."""
 
 
 class _Files:

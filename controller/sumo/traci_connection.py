@@ -122,7 +122,7 @@ class _Getters(NamedTuple):
     """The getters for the TLs that are due."""
 
     numbers: wire.NumericGetters
-    """Of the lane variables and of the time."""
+    """Getters of the lane variables and of the time."""
     rows: slice | Rows
     ids: wire.IdGetters
     vehicle_rows: Rows

@@ -16,10 +16,12 @@ from controller.policies.served_policies import ServedPolicies
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import connect
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from export.__main__ import main as export
 from serving.client import Client
 from serving.errors import ModelNotFound
 from signals.fallback.control_mode import ControlMode
+from simulation.trips import read_trips
 from tests.controller.decision_events import Alarms
 from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 from tests.end_to_end.faults import Fault, Proxy, injected
@@ -37,7 +39,7 @@ MAX_RECOVERY_S = 10.0
 class Run(ControlledCity):
     """The sample city under control, with its server behind the proxy."""
 
-    def __init__(self, city, street, server, transport=TCP, fleet=""):
+    def __init__(self, city, street, server, transport=TCP, fleet="", options=()):
         self.server, self._closing = server, contextlib.ExitStack()
         target = server.socket_path if transport == UNIX else server.port
         self.proxy = self._closing.enter_context(contextlib.closing(Proxy(target)))
@@ -47,7 +49,7 @@ class Run(ControlledCity):
         if self.fleet:
             self.fleet.update()
         policies, self.alarms = ServedPolicies(client, contracts, None, DEADLINE_S, fleet=self.fleet), Alarms()
-        connection = connect(SumoAccess(arguments=[*OPTIONS, "--seed", "3"]), Interrupts())
+        connection = connect(SumoAccess(arguments=[*OPTIONS, "--seed", "3", *options]), Interrupts())
         self._closing.callback(connection.close)
         super().__init__(connection, city, street, list(contracts.values()), policies, [self.alarms])
         advance, self.reached_s = connection.advance, self.loop.now
@@ -182,3 +184,25 @@ def test_the_proxy_injects_every_fault(fault, server):
             is_refused = pytest.raises(Exception) if fault is not Fault.NONE else contextlib.nullcontext()
             with injected(proxy, fault), is_refused:
                 client.contract("SA101", timeout_s=0.3)
+
+
+@pytest.mark.slow
+def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_street, server, tmp_path):
+    trips, end_s = {}, 1000
+    for kind in ("faults", "fixed"):
+        trips[kind] = tmp_path / f"{kind}.xml"
+        options = ["--tripinfo-output", str(trips[kind]), *TRIPINFO_OPTIONS]
+        with contextlib.closing(Run(grid_city, grid_street, server, options=options)) as run:
+            if kind == "fixed":
+                run.connection.api.simulationStep(float(end_s))
+                continue
+            for fault in (Fault.RESET, Fault.HALF_OPEN):
+                run.advance(150)
+                with injected(run.proxy, fault):
+                    run.advance(100)
+                assert run.is_back_in_time()
+            run.advance(end_s - run.loop.now)
+            assert run.alarms == []
+    faults, fixed = read_trips(trips["faults"]), read_trips(trips["fixed"])
+    assert faults.total == fixed.total > 300
+    assert faults.delay_s <= fixed.delay_s, (faults.delay_s, fixed.delay_s)

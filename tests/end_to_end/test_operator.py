@@ -151,4 +151,4 @@ def test_an_address_that_cannot_be_used_is_one_line_and_exit_code_2(flags, messa
         address = address.replace("{taken}", f"127.0.0.1:{taken.getsockname()[1]}")
         assert main(["--city", CITY, *PRESSURE, "--control-address", address, *more]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("error: ") and message in line, "and none of gRPC's"
+    assert line.startswith("error: ") and message in line, "gRPC prints no line of its own"

@@ -109,6 +109,7 @@ def cpu_time_s(process):
         return 0.0
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_an_export_of_an_endless_graph(checkpoints, number):
@@ -123,6 +124,6 @@ def test_signal_ends_an_export_of_an_endless_graph(checkpoints, number):
     begin = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1 and time.monotonic() - begin < 20
+    assert process.returncode == 1 and time.monotonic() - begin < 5
     assert "error: interrupted" in errors and not Path(f"/proc/{helpers[0]}").exists()
     assert not list((checkpoints.parent).glob("models/*"))

@@ -224,7 +224,7 @@ class Outputs(tf.Module):
 
 
 def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
-    """What trainers export: mean, value, a sampled action and its log-probability."""
+    """Outputs that trainers export: mean, value, a sampled action and its log-probability."""
     give = lambda mean, sample, value: {"action": sample, "mean": mean, "value": value, "log_prob": sample[:, :1]}  # noqa: E731
     expected = writers.actions(Outputs(give).save(checkpoints, "act").actor)
     same(exported(checkpoints), expected)

@@ -82,7 +82,7 @@ def test_a_run_without_anything_to_do_is_one_line_and_changes_nothing(world, cap
 
 @pytest.mark.parametrize("is_again", [False, True])
 def test_a_killed_run_is_continued_by_the_next_one(world, is_again):
-    """Also one that was told to try a refused number again, without being told so a second time."""
+    """Also one that has tried a refused number again: the second run needs no --again."""
     again = ()
     if is_again:
         world.judges.verdicts["canary"] = "worse"

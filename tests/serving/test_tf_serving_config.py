@@ -63,7 +63,7 @@ class Command:
         return main([*self.flags, *(["--server", f"127.0.0.1:{server.port}"] if server else []), *map(str, more)])
 
     def settings(self, **changes):
-        """Of a server with the written files, which it never reads again."""
+        """Settings of a server with the written files, which it never reads again."""
         found = embedded_flags.parse((self.out / "flags").read_text().splitlines())
         return replace(found, **{"port": 0, "rest": None, "config_poll_s": 0, **changes})
 

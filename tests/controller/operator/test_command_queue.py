@@ -253,7 +253,7 @@ LEASED = pin("SA101", 4, "rollout r1 (ann)", 60.0, 3)
 
 
 def pinned_at(operated, wall_s, *requests):
-    """What is pinned at a wall time, after the requests."""
+    """Pinned versions at a wall time, after the requests."""
     operated.wall_s = wall_s
     submit(operated, *requests)
     operated.queue.apply(operated.loop)
