@@ -156,7 +156,7 @@ DRAWN = (
 )
 
 
-@settings(max_examples=2)
+@settings(max_examples=3)
 @given(*DRAWN)
 def test_adversarial_policies_on_drawn_networks_raise_no_alarm(options, kind, safety, step_s, begin_s):
     control_networks(options, kind, safety, step_s, begin_s)

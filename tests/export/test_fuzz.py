@@ -56,18 +56,40 @@ def source(request, tmp_path_factory):
     return folder
 
 
-# (place, bytes that are written there, whether the file ends after them)
-damages = st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=64), st.booleans())
+damages = st.tuples(
+    st.sampled_from(["truncate", "flip", "zero", "ones", "swap", "repeat"]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.integers(1, 64),
+)
 
 
-def damage(data, place, written, is_cut):
-    at = int(place * len(data))
-    return data[:at] + written[: len(data) - at] + (b"" if is_cut else data[at + len(written) :])
+def damage(data, how, where, other, length):
+    data = bytearray(data)
+    a, b = where % len(data), other % len(data)
+    match how:
+        case "truncate":
+            del data[a:]
+        case "flip":
+            data[a] ^= 1 << length % 8
+        case "zero":
+            data[a : a + length] = bytes(len(data[a : a + length]))
+        case "ones":
+            data[a : a + 8] = b"\xff" * len(data[a : a + 8])
+        case "swap":
+            data[a : a + length], data[b : b + length] = data[b : b + length], data[a : a + length]
+        case "repeat":
+            data[a:a] = data[b : b + length]
+    return bytes(data)
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
-@given(what=damages, file=st.integers(0, 99))
-def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
+def fuzz(examples, test):
+    fixtures = [HealthCheck.function_scoped_fixture]
+    limits = settings(max_examples=examples, suppress_health_check=fixtures, database=None)
+    return limits(given(what=damages, file=st.integers(0, 99))(test))
+
+
+def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 2)  # some damages make the HDF5 library loop
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)
@@ -92,6 +114,12 @@ def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, 
     assert code in (1, 2) and len(lines) == 1 and "Traceback" not in err, err
     assert "SA101" in lines[0]
     assert not (work / "m" / "SA101").exists()
+
+
+test_a_damaged_file_gives_one_error_line_or_a_valid_model = fuzz(6, assert_one_error_line_or_a_valid_model)
+test_many_damaged_files_give_one_error_line_or_a_valid_model = pytest.mark.slow(
+    fuzz(50, assert_one_error_line_or_a_valid_model)
+)
 
 
 HUGE = (10**6, 10**6)

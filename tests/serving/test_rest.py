@@ -158,7 +158,7 @@ def test_a_wrong_path_gets_a_status_and_one_line(method, path, status, part, cal
     st.binary(max_size=60)
     | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=6)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_request_body_causes_a_server_error(call, body):
     for signature in ("float32", "string", "sum"):
         wrapped = body if isinstance(body, bytes) else {"signature_name": signature, "instances": body}

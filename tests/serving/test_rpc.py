@@ -223,14 +223,14 @@ def code_of(call, data):
 
 
 @given(malformed())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_a_malformed_request_is_answered_with_a_client_error(raw, request_bytes):
     code, details = code_of(raw["PredictionService/Predict"], request_bytes)
     assert code in ALLOWED, (code, details)
 
 
 @given(st.sampled_from(["Predict", "GetModelMetadata"]), st.binary(max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_random_bytes_are_answered_with_a_client_error(raw, name, data):
     code, details = code_of(raw[f"PredictionService/{name}"], data)
     assert code in ALLOWED or (code == "INTERNAL" and "cannot be parsed" in details), (code, details)

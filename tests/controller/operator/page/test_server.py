@@ -13,6 +13,8 @@ import aiohttp
 import numpy as np
 import pytest
 from aiohttp import WSCloseCode
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.page_frame import decode
 from city.errors import InputError
@@ -280,6 +282,17 @@ def test_a_malformed_request_ends_the_connection_with_its_reason(page, browser, 
     browser.send(text)
     assert browser.end() == WSCloseCode.INVALID_TEXT
     wait_until(lambda: not page.server.watchers)
+
+
+@settings(max_examples=50)
+@given(st.text() | st.recursive(st.none() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(
+    st.sampled_from(["view", "tl", "at", "fresh"]), inner)).map(json.dumps))  # fmt: skip
+def test_any_text_is_a_request_or_malformed(text):
+    try:
+        request = parse_request(text)
+    except MalformedRequest:
+        return
+    assert request.at_s is None or isinstance(request.at_s, float)
 
 
 @pytest.mark.parametrize(
